@@ -60,7 +60,7 @@ int64_t span_bytes(std::span<const float> values) {
 }
 
 int64_t expert_bytes(const ExpertView& expert) {
-  return expert.empty() ? 0 : expert.gate.bytes() + expert.up.bytes() + expert.down.bytes();
+  return expert.gate.empty() ? 0 : expert.gate.bytes() + expert.up.bytes() + expert.down.bytes();
 }
 
 int64_t layer_bytes(const LayerWeights& w, int64_t top_k) {
