@@ -85,10 +85,10 @@ TEST(ModelConfig, LegacyLayerNamesAreRemapped) {
 }
 
 TEST(ModelConfig, YarnInEitherSpelling) {
-  for (
-      std::string_view scaling :
-      {R"("rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 262144})",
-       R"("rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 262144})"}) {
+  for (std::string_view name : {"type", "rope_type"}) {
+    const std::string scaling = "\"rope_scaling\": {\"" + std::string(name) +
+                                "\": \"yarn\", \"factor\": 4.0, "
+                                "\"original_max_position_embeddings\": 262144}";
     const ModelConfig config =
         parsed(replaced(kQwen3NextConfig, "\"rope_scaling\": null", scaling));
     ASSERT_TRUE(config.yarn);
