@@ -25,7 +25,7 @@ std::string describe(JsonElement element) {
   int64_t integer = 0;
   double real = 0;
   bool truth = false;
-  if (element.get(text) == simdjson::SUCCESS) return quoted(text);
+  if (element.get(text) == simdjson::SUCCESS) return quote_bytes(text);
   if (element.get(integer) == simdjson::SUCCESS) return fmt::format("{}", integer);
   if (element.get(real) == simdjson::SUCCESS) return fmt::format("{}", real);
   if (element.get(truth) == simdjson::SUCCESS) return truth ? "true" : "false";

@@ -32,7 +32,7 @@ std::string type_of(const std::optional<JsonElement>& component) {
 }
 
 bool has_type(const std::optional<JsonElement>& component, std::string_view type) {
-  return type_of(component) == quoted(type);
+  return type_of(component) == quote_bytes(type);
 }
 
 // The members of a Sequence, or the component itself as the only member.
@@ -65,7 +65,7 @@ Status read_split(JsonElement element, TokenizerFile& file) {
   ASSIGN_OR_RETURN(const std::string_view behavior, string_field(split, where, "behavior"));
   ASSIGN_OR_RETURN(const bool is_inverted, bool_field(split, where, "invert", false));
   if (behavior != "Isolated" || is_inverted) {
-    return unsupported(where, fmt::format("behavior {}, invert {}", quoted(behavior), is_inverted),
+    return unsupported(where, fmt::format("behavior {}, invert {}", quote_bytes(behavior), is_inverted),
                        "behavior \"Isolated\", invert false");
   }
   ASSIGN_OR_RETURN(const JsonObject pattern, object_field(split, where, "pattern"));
@@ -76,7 +76,7 @@ Status read_split(JsonElement element, TokenizerFile& file) {
   }
   const auto known = find_word_pattern(text);
   if (!known) {
-    return unsupported("pre_tokenizer.Split.pattern.Regex", "an unknown pattern " + quoted(text),
+    return unsupported("pre_tokenizer.Split.pattern.Regex", "an unknown pattern " + quote_bytes(text),
                        "the pattern of Qwen2/Qwen3 or of Qwen3.5");
   }
   file.pattern = *known;
@@ -122,7 +122,7 @@ Status check_decoder_and_post_processor(JsonObject root) {
 // Model options that would change ids. unk_token and fuse_unk cannot: every byte has a token.
 Status check_model_options(JsonObject model, TokenizerFile& file) {
   const auto type = find_field(model, "type");
-  if (type && describe(*type) != quoted("BPE")) {
+  if (type && describe(*type) != quote_bytes("BPE")) {
     return unsupported("model.type", describe(*type), "\"BPE\"");
   }
   const auto dropout = find_field(model, "dropout");
@@ -132,7 +132,7 @@ Status check_model_options(JsonObject model, TokenizerFile& file) {
   }
   for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const auto affix = find_field(model, key);
-    if (affix && describe(*affix) != quoted("")) {
+    if (affix && describe(*affix) != quote_bytes("")) {
       return unsupported(fmt::format("model.{}", key), describe(*affix), "null or \"\"");
     }
   }

@@ -56,12 +56,12 @@ Status check_unique(const std::vector<AddedToken>& added) {
   std::unordered_set<TokenId> ids;
   for (const AddedToken& token : added) {
     if (!texts.insert(token.text).second) {
-      return invalid("added_tokens", fmt::format("{} twice", quoted(token.text)),
+      return invalid("added_tokens", fmt::format("{} twice", quote_bytes(token.text)),
                      "each token once");
     }
     if (!ids.insert(token.id).second) {
       return invalid("added_tokens",
-                     fmt::format("id {} twice, the second for {}", token.id, quoted(token.text)),
+                     fmt::format("id {} twice, the second for {}", token.id, quote_bytes(token.text)),
                      "each id once");
     }
   }
@@ -73,13 +73,13 @@ Status check_against_added(const AddedLookup& lookup, const std::vector<AddedTok
                            std::string_view text, TokenId id) {
   const auto same_text = lookup.by_text.find(text);
   if (same_text != lookup.by_text.end() && added[same_text->second].id != id) {
-    return invalid("model.vocab", fmt::format("{} with id {}", quoted(text), id),
+    return invalid("model.vocab", fmt::format("{} with id {}", quote_bytes(text), id),
                    fmt::format("id {} as in added_tokens", added[same_text->second].id));
   }
   const auto same_id = lookup.by_id.find(id);
   if (same_id != lookup.by_id.end() && added[same_id->second].text != text) {
-    return invalid("model.vocab", fmt::format("id {} for {}", id, quoted(text)),
-                   fmt::format("{} as in added_tokens", quoted(added[same_id->second].text)));
+    return invalid("model.vocab", fmt::format("id {} for {}", id, quote_bytes(text)),
+                   fmt::format("{} as in added_tokens", quote_bytes(added[same_id->second].text)));
   }
   return Status();
 }
@@ -107,7 +107,7 @@ Result<TokenId> find_part(std::string_view part, size_t rank, const TokenIndex& 
   const TokenId id = spelled ? index.find(tokens, *spelled) : kNoToken;
   if (id == kNoToken) {
     return invalid(fmt::format("model.merges[{}]", rank),
-                   fmt::format("part {}", quoted(part)), "a token of model.vocab");
+                   fmt::format("part {}", quote_bytes(part)), "a token of model.vocab");
   }
   bytes += *spelled;
   return id;
@@ -159,12 +159,12 @@ Status read_added_tokens_decoder(JsonObject decoder, TokenizerFile& file) {
   const std::vector<AddedToken> known = file.added;
   const AddedLookup lookup(known);
   for (const auto [key, element] : decoder) {
-    const std::string where = fmt::format("added_tokens_decoder[{}]", quoted(key));
+    const std::string where = fmt::format("added_tokens_decoder[{}]", quote_bytes(key));
     TokenId id = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     JsonObject object;
     if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= kTokenIdEnd) {
-      return invalid(where, quoted(key), fmt::format("an id from 0 to {}", kTokenIdEnd - 1));
+      return invalid(where, quote_bytes(key), fmt::format("an id from 0 to {}", kTokenIdEnd - 1));
     }
     if (element.get(object) != simdjson::SUCCESS) {
       return invalid(where, describe(element), "an object");
@@ -174,8 +174,8 @@ Status read_added_tokens_decoder(JsonObject decoder, TokenizerFile& file) {
     if (same_id == lookup.by_id.end()) {
       file.added.push_back(std::move(token));
     } else if (known[same_id->second].text != token.text) {
-      return invalid(where, quoted(token.text),
-                     fmt::format("{} as in tokenizer.json", quoted(known[same_id->second].text)));
+      return invalid(where, quote_bytes(token.text),
+                     fmt::format("{} as in tokenizer.json", quote_bytes(known[same_id->second].text)));
     } else {
       file.added[same_id->second] = std::move(token);
     }
@@ -195,10 +195,10 @@ Status read_vocabulary(JsonObject vocabulary, TokenizerFile& file, TokenIndex& i
   for (const auto [text, element] : vocabulary) {
     if (text.empty()) return invalid("model.vocab", "an empty token", "at least one byte");
     ASSIGN_OR_RETURN(const TokenId id,
-                     token_id(element, fmt::format("model.vocab[{}]", quoted(text))));
+                     token_id(element, fmt::format("model.vocab[{}]", quote_bytes(text))));
     RETURN_IF_ERROR(check_against_added(lookup, file.added, text, id));
     if (!file.tokens.bytes(id).empty()) {
-      return invalid("model.vocab", fmt::format("id {} twice, the second for {}", id, quoted(text)),
+      return invalid("model.vocab", fmt::format("id {} twice, the second for {}", id, quote_bytes(text)),
                      "each id once");
     }
     // A token outside the byte alphabet cannot come from text, only from the model or as an added
@@ -207,7 +207,7 @@ Status read_vocabulary(JsonObject vocabulary, TokenizerFile& file, TokenIndex& i
     file.tokens.set(id, bytes ? std::string_view(*bytes) : text);
     if (bytes) file.model_ids.push_back(id);
     if (bytes ? !index.add(file.tokens, id) : !outside_alphabet.insert(text).second) {
-      return invalid("model.vocab", fmt::format("{} twice", quoted(text)), "each token once");
+      return invalid("model.vocab", fmt::format("{} twice", quote_bytes(text)), "each token once");
     }
   }
   return find_byte_tokens(index, file);
@@ -224,8 +224,8 @@ Status read_merges(JsonArray merges, const TokenIndex& index, TokenizerFile& fil
     const TokenId result = index.find(file.tokens, bytes);
     if (result == kNoToken) {
       return invalid(fmt::format("model.merges[{}]", rank),
-                     fmt::format("{} and {}, whose joint token is missing", quoted(parts.left),
-                                 quoted(parts.right)),
+                     fmt::format("{} and {}, whose joint token is missing", quote_bytes(parts.left),
+                                 quote_bytes(parts.right)),
                      "their joint token in model.vocab");
     }
     file.merges.push_back({left, right, result});

@@ -77,7 +77,7 @@ void append_character(std::string& text, uint32_t code_point) {
   }
 }
 
-std::string quoted(std::string_view bytes) {
+std::string quote_bytes(std::string_view bytes) {
   constexpr char kHex[] = "0123456789ABCDEF";
   std::string out = "\"";
   for (const char c : bytes.substr(0, kQuotedBytes)) {

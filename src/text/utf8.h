@@ -49,6 +49,6 @@ void append_character(std::string& text, uint32_t code_point);
 
 // `bytes` in double quotes for an error message: at most 40 bytes, all but printable ASCII as \xNN,
 // so that a message is one clean line whatever a file or user wrote.
-std::string quoted(std::string_view bytes);
+std::string quote_bytes(std::string_view bytes);
 
 }  // namespace moray
