@@ -20,7 +20,7 @@ Status field_error(StatusCode code, std::string_view where, std::string_view fou
   return Status(code, fmt::format("{}: found {}, expected {}", where, found, expected));
 }
 
-std::string describe(JsonElement element) {
+std::string describe_json(JsonElement element) {
   std::string_view text;
   int64_t integer = 0;
   double real = 0;
@@ -34,8 +34,8 @@ std::string describe(JsonElement element) {
   return "null";
 }
 
-std::string describe(const std::optional<JsonElement>& element) {
-  return element ? describe(*element) : "nothing";
+std::string describe_json(const std::optional<JsonElement>& element) {
+  return element ? describe_json(*element) : "nothing";
 }
 
 std::optional<JsonElement> find_field(JsonObject object, std::string_view key) {
@@ -50,7 +50,7 @@ Result<T> required(JsonObject object, std::string_view where, std::string_view k
   const auto element = find_field(object, key);
   T value;
   if (!element || element->get(value) != simdjson::SUCCESS) {
-    return field_error(StatusCode::kInvalidFile, join(where, key), describe(element), expected);
+    return field_error(StatusCode::kInvalidFile, join(where, key), describe_json(element), expected);
   }
   return value;
 }
@@ -73,7 +73,7 @@ Result<bool> bool_field(JsonObject object, std::string_view where, std::string_v
   const auto element = find_field(object, key);
   bool value = fallback;
   if (element && element->get(value) != simdjson::SUCCESS) {
-    return field_error(StatusCode::kInvalidFile, join(where, key), describe(element),
+    return field_error(StatusCode::kInvalidFile, join(where, key), describe_json(element),
                        "true or false");
   }
   return value;
@@ -82,7 +82,7 @@ Result<bool> bool_field(JsonObject object, std::string_view where, std::string_v
 Result<int32_t> token_id(JsonElement element, std::string_view where) {
   int64_t id = 0;
   if (element.get(id) != simdjson::SUCCESS || id < 0 || id >= kTokenIdEnd) {
-    return field_error(StatusCode::kInvalidFile, where, describe(element),
+    return field_error(StatusCode::kInvalidFile, where, describe_json(element),
                        fmt::format("an id from 0 to {}", kTokenIdEnd - 1));
   }
   return static_cast<int32_t>(id);

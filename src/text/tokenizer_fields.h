@@ -24,8 +24,8 @@ Status field_error(StatusCode code, std::string_view where, std::string_view fou
                    std::string_view expected);
 
 // What an element is, for a message: its value if short, else its kind.
-std::string describe(JsonElement element);
-std::string describe(const std::optional<JsonElement>& element);
+std::string describe_json(JsonElement element);
+std::string describe_json(const std::optional<JsonElement>& element);
 
 // The field, or nothing if it is absent or null.
 std::optional<JsonElement> find_field(JsonObject object, std::string_view key);

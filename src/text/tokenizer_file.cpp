@@ -26,9 +26,9 @@ Status in_file(std::string_view file, const Status& status) {
 // The "type" of a component, for refusing it by name.
 std::string type_of(const std::optional<JsonElement>& component) {
   JsonObject object;
-  if (!component || component->get(object) != simdjson::SUCCESS) return describe(component);
+  if (!component || component->get(object) != simdjson::SUCCESS) return describe_json(component);
   const auto type = find_field(object, "type");
-  return type ? describe(*type) : "no type";
+  return type ? describe_json(*type) : "no type";
 }
 
 bool has_type(const std::optional<JsonElement>& component, std::string_view type) {
@@ -122,18 +122,18 @@ Status check_decoder_and_post_processor(JsonObject root) {
 // Model options that would change ids. unk_token and fuse_unk cannot: every byte has a token.
 Status check_model_options(JsonObject model, TokenizerFile& file) {
   const auto type = find_field(model, "type");
-  if (type && describe(*type) != quote_bytes("BPE")) {
-    return unsupported("model.type", describe(*type), "\"BPE\"");
+  if (type && describe_json(*type) != quote_bytes("BPE")) {
+    return unsupported("model.type", describe_json(*type), "\"BPE\"");
   }
   const auto dropout = find_field(model, "dropout");
   double rate = 0;
   if (dropout && (dropout->get(rate) != simdjson::SUCCESS || rate != 0)) {
-    return unsupported("model.dropout", describe(*dropout), "null or 0");
+    return unsupported("model.dropout", describe_json(*dropout), "null or 0");
   }
   for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const auto affix = find_field(model, key);
-    if (affix && describe(*affix) != quote_bytes("")) {
-      return unsupported(fmt::format("model.{}", key), describe(*affix), "null or \"\"");
+    if (affix && describe_json(*affix) != quote_bytes("")) {
+      return unsupported(fmt::format("model.{}", key), describe_json(*affix), "null or \"\"");
     }
   }
   ASSIGN_OR_RETURN(const bool falls_back, bool_field(model, "model", "byte_fallback", false));
@@ -152,7 +152,7 @@ Result<JsonObject> parse_root(simdjson::dom::parser& parser, const simdjson::pad
   JsonObject root;
   if (element.get(root) != simdjson::SUCCESS) {
     return Status(StatusCode::kInvalidFile,
-                  fmt::format("found {}, expected an object", describe(element)));
+                  fmt::format("found {}, expected an object", describe_json(element)));
   }
   return root;
 }

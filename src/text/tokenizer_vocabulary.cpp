@@ -132,7 +132,7 @@ Result<MergeParts> split_merge(JsonElement element, size_t rank) {
       pair.at(1).get(parts.right) == simdjson::SUCCESS) {
     return parts;
   }
-  return invalid(fmt::format("model.merges[{}]", rank), describe(element),
+  return invalid(fmt::format("model.merges[{}]", rank), describe_json(element),
                  "two tokens, as \"left right\" or [\"left\", \"right\"]");
 }
 
@@ -144,7 +144,7 @@ Status read_added_tokens(JsonArray array, TokenizerFile& file) {
     const std::string where = fmt::format("added_tokens[{}]", position++);
     JsonObject object;
     if (element.get(object) != simdjson::SUCCESS) {
-      return invalid(where, describe(element), "an object");
+      return invalid(where, describe_json(element), "an object");
     }
     const auto id_element = find_field(object, "id");
     if (!id_element) return invalid(where + ".id", "nothing", "an id");
@@ -167,7 +167,7 @@ Status read_added_tokens_decoder(JsonObject decoder, TokenizerFile& file) {
       return invalid(where, quote_bytes(key), fmt::format("an id from 0 to {}", kTokenIdEnd - 1));
     }
     if (element.get(object) != simdjson::SUCCESS) {
-      return invalid(where, describe(element), "an object");
+      return invalid(where, describe_json(element), "an object");
     }
     ASSIGN_OR_RETURN(AddedToken token, read_added_token(object, id, where));
     const auto same_id = lookup.by_id.find(id);
