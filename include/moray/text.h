@@ -22,6 +22,9 @@ using TokenId = int32_t;
 // Whether text such as "<|im_start|>" becomes the control token it spells.
 enum class ControlTokens { kAsText, kAllow };
 
+// Offset of the first byte that is not part of a well-formed UTF-8 character, or npos.
+size_t first_invalid_byte(std::string_view bytes);
+
 class Tokenizer {
  public:
   // Reads `folder`/tokenizer.json (and tokenizer_config.json if there). Errors name the file and
