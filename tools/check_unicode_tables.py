@@ -49,7 +49,7 @@ def word_bit(table):
     reference = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
     reference.add_tokens([AddedToken("QQ", single_word=True, normalized=False)])
     for cp in CODE_POINTS:
-        if cp == ord("Q") or not reference.encode("QQ" + chr(cp)).ids:
+        if cp == ord("Q") or 1 not in reference.encode("QQ" + chr(cp)).ids:  # 1 is QQ
             table[cp] |= WORD
 
 

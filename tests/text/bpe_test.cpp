@@ -66,7 +66,7 @@ std::vector<TokenId> merge_by_rule(const RandomModel& model, std::string_view wo
 
 Bpe make_bpe(const RandomModel& model) {
   MergeTable table(model.rules.size());
-  for (const auto& [pair, merge] : model.rules) EXPECT_TRUE(table.add(pair.first, pair.second, merge));
+  for (const auto& [pair, merge] : model.rules) table.set(pair.first, pair.second, merge);
   return Bpe(model.byte_tokens, std::move(table));
 }
 
@@ -129,12 +129,12 @@ TEST(Bpe, IgnoringMergesTakesAWholeTokenFirst) {
   EXPECT_EQ(ids, std::vector<TokenId>{300});
 }
 
-TEST(MergeTable, APairIsThereOnceAndOthersAreNot) {
+TEST(MergeTable, TheLaterMergeOfAPairWinsAndOtherPairsHaveNone) {
   MergeTable table(3);
-  EXPECT_TRUE(table.add(1, 2, {0, 5}));
-  EXPECT_FALSE(table.add(1, 2, {1, 6}));
-  EXPECT_TRUE(table.add(2, 1, {2, 7}));
-  EXPECT_EQ(table.find(1, 2).result, 5);
+  table.set(1, 2, {0, 5});
+  table.set(1, 2, {1, 6});
+  table.set(2, 1, {2, 7});
+  EXPECT_EQ(table.find(1, 2).result, 6);
   EXPECT_EQ(table.find(2, 1).rank, 2u);
   EXPECT_EQ(table.find(2, 2).rank, kNoRank);
   EXPECT_EQ(MergeTable().find(0, 0).rank, kNoRank);
