@@ -45,8 +45,9 @@ def source_texts(folder, megabytes, seed):
             return
 
 
-def random_texts(per_block, seed):
+def random_texts(per_block, seed, added_tokens):
     rng = random.Random(seed)
+    spice = SPICE + added_tokens
     for block in range(0, 0x110000, 256):
         if 0xD800 <= block < 0xE000:
             continue
@@ -59,7 +60,7 @@ def random_texts(per_block, seed):
                 if kind < 0.6:
                     parts.append(chr(block + rng.randrange(256)))
                 elif kind < 0.9:
-                    parts.append(rng.choice(SPICE))
+                    parts.append(rng.choice(spice))
                 else:
                     cp = rng.randrange(0x110000 - 0x800)
                     parts.append(chr(cp if cp < 0xD800 else cp + 0x800))
@@ -113,7 +114,10 @@ def main():
     print(f"seed {options.seed}")
     reference = Tokenizer.from_file(f"{options.folder}/tokenizer.json")
     mismatches = 0
-    sets = [("random", random_texts(options.random, options.seed))] if options.random else []
+    added = [token.content for token in reference.get_added_tokens_decoder().values()]
+    sets = []
+    if options.random:
+        sets.append(("random", random_texts(options.random, options.seed, added)))
     if options.files:
         sets.append(("source", source_texts(options.files, options.megabytes, options.seed)))
     for name, texts in sets:

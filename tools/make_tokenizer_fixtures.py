@@ -7,6 +7,7 @@ qwen2 and qwen35 are small byte-level BPE tokenizers of the two pattern generati
 Python's own standard library and a handful of sentences in many scripts; flags has added tokens with
 every flag. They are kept unless --retrain is given, because training depends on the machine's files.
 texts.json holds the texts, ids.json for each tokenizer the ids of each text, both in one order.
+lossy.json holds byte strings in hexadecimal and what Python's errors="replace" makes of them.
 """
 import argparse
 import json
@@ -149,6 +150,21 @@ def random_texts(count, seed):
             yield "".join(text[: rng.randint(0, 12)] for text in rng.sample(pool, 4))
 
 
+def lossy_cases(count, seed):
+    """[hex, text] of byte strings near and across the borders of well-formed UTF-8."""
+    rng = random.Random(seed)
+    edges = [0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1, 0xED,
+             0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF]
+    for _ in range(count):
+        raw = bytearray()
+        for _ in range(rng.randint(1, 7)):
+            if rng.random() < 0.3:
+                raw += rng.choice("é中😀a½").encode()[: rng.randint(1, 4)]
+            else:
+                raw.append(rng.choice(edges))
+        yield [raw.hex(), raw.decode("utf-8", errors="replace")]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--retrain", action="store_true")
@@ -161,6 +177,8 @@ def main():
         reference = Tokenizer.from_file(str(ROOT / name / "tokenizer.json"))
         ids[name] = [reference.encode(text, add_special_tokens=False).ids for text in texts]
     (ROOT / "ids.json").write_text(json.dumps(ids, separators=(",", ":")).replace("],[", "],\n[") + "\n")
+    (ROOT / "lossy.json").write_text(
+        json.dumps(list(lossy_cases(600, 4)), separators=(",", ":")).replace("],[", "],\n[") + "\n")
     print(f"{len(texts)} texts, ids by tokenizers {tokenizers.__version__}")
 
 

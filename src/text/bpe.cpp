@@ -32,11 +32,8 @@ size_t MergeTable::find_slot(TokenId left, TokenId right) const {
   }
 }
 
-bool MergeTable::add(TokenId left, TokenId right, Merge merge) {
-  Slot& slot = slots_[find_slot(left, right)];
-  if (slot.left != kNoToken) return false;
-  slot = {left, right, merge};
-  return true;
+void MergeTable::set(TokenId left, TokenId right, Merge merge) {
+  slots_[find_slot(left, right)] = {left, right, merge};
 }
 
 Merge MergeTable::find(TokenId left, TokenId right) const {

@@ -26,8 +26,8 @@ class MergeTable {
  public:
   // Makes room for `count` pairs, which is the most the table then takes.
   explicit MergeTable(size_t count = 0);
-  // False if the pair is there already.
-  bool add(TokenId left, TokenId right, Merge merge);
+  // Sets what becomes of the pair; a later call for the same pair wins, as in `tokenizers`.
+  void set(TokenId left, TokenId right, Merge merge);
   // The merge of the pair; rank kNoRank if it has none.
   Merge find(TokenId left, TokenId right) const;
 

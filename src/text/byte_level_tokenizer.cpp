@@ -25,7 +25,7 @@ Bpe make_bpe(const TokenizerFile& file, const std::vector<bool>& is_added, Added
   for (size_t rank = 0; rank < file.merges.size(); ++rank) {
     const MergeRule& rule = file.merges[rank];
     if (is_left_out(rule.result)) continue;
-    merges.add(rule.left, rule.right, {static_cast<uint32_t>(rank), rule.result});
+    merges.set(rule.left, rule.right, {static_cast<uint32_t>(rank), rule.result});
   }
   Bpe bpe(file.byte_tokens, std::move(merges));
   std::vector<TokenId> words = file.model_ids;

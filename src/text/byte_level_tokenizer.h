@@ -26,7 +26,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   explicit ByteLevelTokenizer(TokenizerFile file);
 
   Result<std::vector<TokenId>> encode(std::string_view text, ControlTokens control) const override;
-  std::string_view token_bytes(TokenId id, bool skip_special) const override;
+  std::string_view token_bytes(TokenId id, bool skip_special = false) const override;
   std::optional<TokenId> added_token(std::string_view text) const override;
   int64_t token_count() const override { return tokens_.end(); }
   bool is_token(TokenId id) const override { return !tokens_.bytes(id).empty(); }
