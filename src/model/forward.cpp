@@ -1,6 +1,6 @@
 // The forward pass: a flat list of ops over named buffers.
 //
-//   embed -> [ norm -> mixer -> +residual -> norm -> experts -> +residual ] x layers -> norm -> head
+//   embed -> [norm -> mixer -> +residual -> norm -> experts -> +residual] x layers -> norm -> head
 //
 // Invariant: no allocation and no decision that depends on how a prompt was cut into calls, hence
 // bit-equal results for any cut. Shapes of the buffers are in workspace.h, formulas in ops.h.

@@ -1,9 +1,9 @@
 // The weights of a loaded model as plain data: views a layer's ops are called with.
 //
 // Invariant: every view points into `checkpoint`'s mapping or into `storage`, both kept alive here,
-// and has the shape that `config` promises. Families differ in how they bind (qwen3_5_moe_weights.h);
-// after binding they share this struct and forward.cpp. A copy shares the bytes and is cheap, so a
-// test may change a copy's views without touching the model.
+// and has the shape that `config` promises. Families differ in how they bind
+// (qwen3_5_moe_weights.h); after binding they share this struct and forward.cpp. A copy shares the
+// bytes and is cheap, so a test may change a copy's views without touching the model.
 #pragma once
 
 #include <memory>

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -37,7 +38,8 @@ struct Fixture {
   std::string name;
   std::shared_ptr<const Weights> weights;
   std::vector<int32_t> tokens;
-  Matrix logits;  // [tokens, V]
+  Matrix logits;                   // [tokens, V]
+  std::vector<float> bfloat16_kl;  // [tokens] KL(logits || transformers in BF16), nats
   // Empty where the fixture has no MTP head.
   std::vector<int32_t> mtp_positions;
   Matrix mtp_logits;                  // [mtp_positions, V]
@@ -79,6 +81,7 @@ inline Fixture load_fixture(const std::string& name) {
   fixture.weights = *weights;
   fixture.tokens = read_values<int32_t>(*golden, "tokens");
   fixture.logits = read_matrix(*golden, "logits");
+  fixture.bfloat16_kl = read_values<float>(*golden, "bfloat16_kl");
   fixture.mtp_positions = read_values<int32_t>(*golden, "mtp_positions");
   fixture.mtp_logits = read_matrix(*golden, "mtp_logits");
   fixture.draft_tokens = read_values<int32_t>(*golden, "draft_tokens");
@@ -211,6 +214,15 @@ inline double kl_divergence(const float* golden, const float* found, int64_t cou
     kl += std::exp(log_p) * (log_p - (found[i] - found_sum));
   }
   return kl;
+}
+
+// "tiny-fp8" as a test name may spell it.
+inline std::string fixture_label_of(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+inline std::string fixture_label(const ::testing::TestParamInfo<const char*>& instance) {
+  return fixture_label_of(instance.param);
 }
 
 // A seed that a failure prints and MORAY_TEST_SEED repeats.
