@@ -130,7 +130,8 @@ def write_golden(path, tokens, positions, golden, model):
     """Token ids and the most likely tokens with their log-probabilities at some positions."""
     rows = [i for i, p in enumerate(positions) if p % 8 == 7 or p >= len(tokens) - LAST]
     top = golden[rows].topk(GOLDEN_TOP)
-    save_file({"tokens": tokens.int(), "positions": torch.tensor([positions[i] for i in rows]).int(),
+    save_file({"tokens": tokens.int(),
+               "positions": torch.tensor([positions[i] for i in rows]).int(),
                "top_ids": top.indices.int(), "top_log_probabilities": top.values}, path,
               metadata={"transformers": transformers.__version__, "torch": torch.__version__,
                         "dtype": "float32", "model": pathlib.Path(model).name,
@@ -161,8 +162,8 @@ def main():
                         *range(len(tokens) - LAST, len(tokens))})
     model = load_reference(folder)
     golden = reference_logits(model, tokens, positions)
-    chosen = golden[torch.arange(len(positions) - 1), [int(tokens[p + 1]) for p in positions[:-1]]] \
-        if positions[-1] + 1 < len(tokens) else golden.max(-1).values
+    known = positions[:-1]
+    chosen = golden[torch.arange(len(known)), [int(tokens[p + 1]) for p in known]]
     print(f"transformers {transformers.__version__} FP32: {len(tokens)} tokens, "
           f"mean log-probability {chosen.mean():.3f}")
     if options.golden:

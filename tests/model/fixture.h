@@ -50,7 +50,9 @@ struct Fixture {
   int64_t hidden() const { return weights->config.hidden; }
 };
 
-inline std::string data_folder() { return std::string(MORAY_SOURCE_DIR) + "/tests/data/"; }
+inline std::string data_folder() {
+  return std::string(MORAY_SOURCE_DIR) + "/tests/data/";
+}
 
 template <typename T>
 std::vector<T> read_values(const SafetensorsFile& file, const std::string& name) {
@@ -131,16 +133,16 @@ class Runner {
     for (int64_t at = 0; at < out.rows; at += workspace_.block_tokens()) {
       const int64_t count = std::min(workspace_.block_tokens(), out.rows - at);
       std::vector<float> own(static_cast<size_t>(count * c.hidden));
-      mtp_forward(weights_, pool_, workspace_,
-                  {.next_tokens = next_tokens.subspan(static_cast<size_t>(at),
-                                                      static_cast<size_t>(count)),
-                   .hidden = hidden.data() + at * c.hidden,
-                   .state = &state_,
-                   .position = position + at,
-                   .precision = precision_,
-                   .logit_rows = count,
-                   .logits = out.values.data() + at * out.cols,
-                   .hidden_out = own.data()});
+      mtp_forward(
+          weights_, pool_, workspace_,
+          {.next_tokens = next_tokens.subspan(static_cast<size_t>(at), static_cast<size_t>(count)),
+           .hidden = hidden.data() + at * c.hidden,
+           .state = &state_,
+           .position = position + at,
+           .precision = precision_,
+           .logit_rows = count,
+           .logits = out.values.data() + at * out.cols,
+           .hidden_out = own.data()});
       std::copy(own.begin(), own.end(), hidden.begin() + at * c.hidden);
     }
     return out;
@@ -190,8 +192,8 @@ inline ::testing::AssertionResult close_to(const Matrix& found, const Matrix& go
   }
   const Distance d = distance(found, golden, begin);
   if (d.worst <= tolerance) return ::testing::AssertionSuccess() << "worst " << d.worst;
-  return ::testing::AssertionFailure() << "position " << d.position << ": distance " << d.worst
-                                       << ", allowed " << tolerance;
+  return ::testing::AssertionFailure()
+         << "position " << d.position << ": distance " << d.worst << ", allowed " << tolerance;
 }
 
 inline int64_t argmax(const float* row, int64_t count) {

@@ -30,8 +30,8 @@ TEST_P(Golden, DecodingAfterAPrefillAgreesInFloat32) {
 TEST_P(Golden, TokenByTokenAgreesInFloat32) {
   Runner runner(*fixture_.weights, Precision::kFloat32);
   for (size_t t = 0; t < fixture_.tokens.size(); ++t) {
-    ASSERT_TRUE(close_to(runner.feed(tokens().subspan(t, 1)), fixture_.logits,
-                         static_cast<int64_t>(t)));
+    ASSERT_TRUE(
+        close_to(runner.feed(tokens().subspan(t, 1)), fixture_.logits, static_cast<int64_t>(t)));
   }
 }
 
@@ -47,8 +47,9 @@ TEST_P(Golden, SplitPrefillAgreesInFloat32) {
 
 // What 16-bit activations cost on these random models (KL some 1e-3 by rounding alone, up to a few
 // tenths where a close router decision turns) is known from transformers' own BF16 run, which the
-// goldens hold. Ours keeps more in FP32 and may cost no more than that; a quarter is allowed on top,
-// because decisions turn at other positions. The faults of mutation_test.cpp cost 1e-1 and more.
+// goldens hold. Ours keeps more in FP32 and may cost no more than that; a quarter is allowed on
+// top, because decisions turn at other positions. The faults of mutation_test.cpp cost 1e-1 and
+// more.
 TEST_P(Golden, DefaultPrecisionCostsNoMoreThanTransformersOwn) {
   Runner runner(*fixture_.weights, Precision::kBfloat16);
   const Matrix found = runner.feed(tokens());

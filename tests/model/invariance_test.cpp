@@ -68,7 +68,10 @@ TEST_P(Invariance, OnlyTheAskedLogitRowsAreWrittenAndTheyAreTheSame) {
     State state(config, 256, precision_);
     std::vector<float> logits(static_cast<size_t>((rows + 1) * fixture_.vocab()), -7.0f);
     forward(*fixture_.weights, pool, workspace,
-            {.tokens = tokens(), .state = &state, .precision = precision_, .logit_rows = rows,
+            {.tokens = tokens(),
+             .state = &state,
+             .precision = precision_,
+             .logit_rows = rows,
              .logits = logits.data()});
     const auto count = static_cast<size_t>(rows * fixture_.vocab());
     EXPECT_TRUE(same_bits(logits.data(), expected_.row(expected_.rows - rows), count)) << rows;
@@ -119,16 +122,14 @@ TEST_P(Invariance, AUsedStateStartsAfreshAtPositionZero) {
   expect_rows(runner.feed(tokens()), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, Invariance,
-                         ::testing::Combine(::testing::Values("tiny-fused", "tiny-experts",
-                                                              "tiny-fp8"),
-                                            ::testing::Values(Precision::kFloat32,
-                                                              Precision::kBfloat16)),
-                         [](const auto& instance) {
-                           return fixture_label_of(std::get<0>(instance.param)) +
-                                  (std::get<1>(instance.param) == Precision::kFloat32 ? "_f32"
-                                                                                      : "_bf16");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Tiny, Invariance,
+    ::testing::Combine(::testing::Values("tiny-fused", "tiny-experts", "tiny-fp8"),
+                       ::testing::Values(Precision::kFloat32, Precision::kBfloat16)),
+    [](const auto& instance) {
+      return fixture_label_of(std::get<0>(instance.param)) +
+             (std::get<1>(instance.param) == Precision::kFloat32 ? "_f32" : "_bf16");
+    });
 
 TEST(StateSize, IsWhatBytesNeededSaid) {
   const Fixture fixture = load_fixture("tiny-fp8");

@@ -127,14 +127,16 @@ TEST(Load, AConfigThatLiesIsFoundOutByTheTensors) {
       {R"("num_attention_heads": 4)", R"("num_attention_heads": 8)", {"layers.3.self_attn.q_proj"}},
       {R"("num_key_value_heads": 2)", R"("num_key_value_heads": 4)", {"layers.3.self_attn.k_proj"}},
       {R"("head_dim": 32)", R"("head_dim": 64)", {"q_norm", "layers.3.self_attn.o_proj"}},
-      {R"("linear_num_value_heads": 4)", R"("linear_num_value_heads": 8)",
+      {R"("linear_num_value_heads": 4)",
+       R"("linear_num_value_heads": 8)",
        {"in_proj_qkv", "A_log", "in_proj_b"}},
       {R"("vocab_size": 128)", R"("vocab_size": 100)", {"embed_tokens", "lm_head", "100"}},
       {R"("vocab_size": 128)", R"("vocab_size": 256)", {"embed_tokens", "lm_head", "256"}},
       {R"("num_experts": 4)", R"("num_experts": 3)", {"experts.3.", "mlp.gate.weight"}},
       {R"("num_experts": 4)", R"("num_experts": 6)", {"experts.5.", "mlp.gate.weight"}},
       {R"("moe_intermediate_size": 40)", R"("moe_intermediate_size": 48)", {"experts.0.up_proj"}},
-      {R"("shared_expert_intermediate_size": 24)", R"("shared_expert_intermediate_size": 16)",
+      {R"("shared_expert_intermediate_size": 24)",
+       R"("shared_expert_intermediate_size": 16)",
        {"shared_expert.up_proj", "shared_expert.down_proj"}},
       {R"("linear_conv_kernel_dim": 4)", R"("linear_conv_kernel_dim": 3)", {"conv1d"}},
   };
@@ -214,9 +216,10 @@ TEST(Load, ExpertLayoutsAndPrefixesAreInterchangeable) {
     const size_t bytes = tensor.bytes.size() / static_cast<size_t>(experts * parts);
     for (int64_t i = 0; i < experts * parts; ++i) {
       const char* part = !gate_up ? "down_proj" : i % 2 == 0 ? "gate_proj" : "up_proj";
-      split.tensors[fmt::format("{}experts.{}.{}.weight", name.substr(0, stem), i / parts, part)] = {
-          tensor.dtype, {tensor.shape[1] / parts, tensor.shape[2]},
-          tensor.bytes.substr(static_cast<size_t>(i) * bytes, bytes)};
+      split.tensors[fmt::format("{}experts.{}.{}.weight", name.substr(0, stem), i / parts, part)] =
+          {tensor.dtype,
+           {tensor.shape[1] / parts, tensor.shape[2]},
+           tensor.bytes.substr(static_cast<size_t>(i) * bytes, bytes)};
     }
   }
   const auto loaded = split.load();
@@ -261,11 +264,12 @@ TEST(Load, DecodeBytesCountWhatATokenReads) {
   };
   const int64_t experts = 2 * (2 * fp8(40, 144) + fp8(144, 40)) + 2 * fp8(24, 144) + fp8(144, 24) +
                           2 * 4 * 144 + 2 * 144;
-  const int64_t delta = fp8(256, 144) + fp8(128, 144) + fp8(144, 128) + 2 * 2 * 4 * 144 +
-                        4 * (256 * 4 + 4 + 4 + 32);
+  const int64_t delta =
+      fp8(256, 144) + fp8(128, 144) + fp8(144, 128) + 2 * 2 * 4 * 144 + 4 * (256 * 4 + 4 + 4 + 32);
   const int64_t full = fp8(256, 144) + 2 * fp8(64, 144) + fp8(144, 128) + 4 * 2 * 32;
-  EXPECT_EQ(decode_weight_bytes(*fixture.weights),
-            2 * 144 + 2 * 128 * 144 + 4 * 144 + 4 * (vectors_of_layer + experts) + 3 * delta + full);
+  EXPECT_EQ(
+      decode_weight_bytes(*fixture.weights),
+      2 * 144 + 2 * 128 * 144 + 4 * 144 + 4 * (vectors_of_layer + experts) + 3 * delta + full);
   EXPECT_EQ(decode_state_bytes(*fixture.weights, 1000, Precision::kBfloat16) -
                 decode_state_bytes(*fixture.weights, 0, Precision::kBfloat16),
             1000 * 2 * 2 * 32 * 2);

@@ -1,4 +1,5 @@
-// Writes a model's logits at chosen positions of a token sequence, for tools/compare_transformers.py.
+// Writes a model's logits at chosen positions of a token sequence, for
+// tools/compare_transformers.py.
 //
 //   logits_dump MODEL TOKENS OUT PRECISION THREADS BEGIN END [BEGIN END ...]
 //
@@ -59,13 +60,13 @@ Status dump(const char* folder, const std::vector<int32_t>& tokens, const char* 
     const int64_t rows = std::min(kBlockTokens, count - at);
     bool wanted = false;
     for (const Range& range : ranges) wanted |= range.begin < at + rows && range.end > at;
-    forward(*weights, pool, workspace,
-            {.tokens = std::span(tokens).subspan(static_cast<size_t>(at),
-                                                 static_cast<size_t>(rows)),
-             .state = &state,
-             .precision = precision,
-             .logit_rows = wanted ? rows : 0,
-             .logits = logits.data()});
+    forward(
+        *weights, pool, workspace,
+        {.tokens = std::span(tokens).subspan(static_cast<size_t>(at), static_cast<size_t>(rows)),
+         .state = &state,
+         .precision = precision,
+         .logit_rows = wanted ? rows : 0,
+         .logits = logits.data()});
     if (wanted) write_ranges(ranges, at, rows, config.vocab_rows, logits.data(), out);
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -79,19 +80,20 @@ Status dump(const char* folder, const std::vector<int32_t>& tokens, const char* 
 
 int main(int count, char** arguments) {
   if (count < 8 || count % 2 != 0) {
-    std::fprintf(stderr, "usage: logits_dump MODEL TOKENS OUT float32|bfloat16 THREADS BEGIN END "
-                         "[BEGIN END ...]\n");
+    std::fprintf(stderr,
+                 "usage: logits_dump MODEL TOKENS OUT float32|bfloat16 THREADS BEGIN END "
+                 "[BEGIN END ...]\n");
     return 2;
   }
   std::vector<moray::Range> ranges;
   for (int i = 6; i < count; i += 2) {
     ranges.push_back({std::atoll(arguments[i]), std::atoll(arguments[i + 1])});
   }
-  const moray::Status status = moray::dump(
-      arguments[1], moray::read_tokens(arguments[2]), arguments[3],
-      std::string(arguments[4]) == "float32" ? moray::Precision::kFloat32
-                                             : moray::Precision::kBfloat16,
-      std::atoi(arguments[5]), ranges);
+  const moray::Status status =
+      moray::dump(arguments[1], moray::read_tokens(arguments[2]), arguments[3],
+                  std::string(arguments[4]) == "float32" ? moray::Precision::kFloat32
+                                                         : moray::Precision::kBfloat16,
+                  std::atoi(arguments[5]), ranges);
   if (status.ok()) return 0;
   std::fprintf(stderr, "error: %s\n", status.message().c_str());
   return 1;

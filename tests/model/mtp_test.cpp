@@ -16,9 +16,9 @@ class Mtp : public ::testing::TestWithParam<const char*> {
   void expect_golden(const Matrix& found) const {
     for (size_t i = 0; i < fixture_.mtp_positions.size(); ++i) {
       const int64_t t = fixture_.mtp_positions[i];
-      EXPECT_LE(row_distance(found.row(t), fixture_.mtp_logits.row(static_cast<int64_t>(i)),
-                             found.cols),
-                kFloat32Tolerance)
+      EXPECT_LE(
+          row_distance(found.row(t), fixture_.mtp_logits.row(static_cast<int64_t>(i)), found.cols),
+          kFloat32Tolerance)
           << "position " << t;
     }
   }
@@ -55,6 +55,30 @@ TEST_P(Mtp, ChainedDraftsAgreeInFloat32) {
     EXPECT_EQ(token, fixture_.draft_tokens[static_cast<size_t>(i) + 1]);
     drafted = runner.draft(std::span(&token, 1), own, prompt + i);
   }
+}
+
+// During prefill only the cache matters: filling it without logits or hidden changes nothing later.
+TEST_P(Mtp, FillingTheCacheAloneLeavesTheSameSlots) {
+  Runner runner(*fixture_.weights, Precision::kBfloat16);
+  std::vector<float> hidden;
+  runner.feed(tokens(), &hidden);
+  std::vector<float> kept = hidden;
+  kept.resize(kept.size() - static_cast<size_t>(fixture_.hidden()));
+  const Matrix all = runner.draft(tokens().subspan(1), kept, 0);
+  ThreadPool pool(2);
+  Workspace workspace(fixture_.weights->config, 256, 512, 2);
+  State& state = runner.state();
+  mtp_forward(*fixture_.weights, pool, workspace,
+              {.next_tokens = tokens().subspan(1, 150),
+               .hidden = hidden.data(),
+               .state = &state,
+               .position = 0,
+               .precision = Precision::kBfloat16,
+               .logit_rows = 0});
+  std::vector<float> tail(hidden.begin() + 150 * fixture_.hidden(),
+                          hidden.end() - fixture_.hidden());
+  const Matrix rest = runner.draft(tokens().subspan(151), tail, 150);
+  EXPECT_EQ(0, std::memcmp(rest.values.data(), all.row(150), rest.values.size() * 4));
 }
 
 // After a verification the slots of rejected drafts are overwritten with the trunk's own pairs.

@@ -110,17 +110,23 @@ class Mutant {
 
  private:
   static float element(const MatrixView& m, int64_t n, int64_t k) {
-    const auto* bytes = static_cast<const std::byte*>(m.data) +
-                        (n * m.cols + k) * dtype_bytes(m.dtype);
+    const auto* bytes =
+        static_cast<const std::byte*>(m.data) + (n * m.cols + k) * dtype_bytes(m.dtype);
     uint16_t half = 0;
     float full = 0;
     switch (m.dtype) {
-      case DType::kF32: std::memcpy(&full, bytes, 4); return full;
-      case DType::kBF16: std::memcpy(&half, bytes, 2); return bf16_to_float(half);
+      case DType::kF32:
+        std::memcpy(&full, bytes, 4);
+        return full;
+      case DType::kBF16:
+        std::memcpy(&half, bytes, 2);
+        return bf16_to_float(half);
       case DType::kF8E4M3:
         return f8e4m3_to_float(static_cast<uint8_t>(*bytes)) *
                m.scales[n / kScaleBlock * m.scale_cols() + k / kScaleBlock];
-      default: CHECK(false, "no fixture has this dtype"); return 0;
+      default:
+        CHECK(false, "no fixture has this dtype");
+        return 0;
     }
   }
 
@@ -129,7 +135,9 @@ class Mutant {
 
 using Fault = std::function<void(Mutant&)>;
 
-float minus_one(float w) { return w - 1; }
+float minus_one(float w) {
+  return w - 1;
+}
 
 // Value heads in ggml's tiled order (h reads key head h mod nk) instead of the grouped one.
 void tile_value_heads(Mutant& m) {
@@ -257,8 +265,8 @@ const std::map<std::string, Fault>& scale_faults() {
       {"scales_transposed",
        [](Mutant& m) {
          m.each_projection([&](MatrixView& w) {
-           m.rescale(w, [rows = (w.rows + kScaleBlock - 1) / kScaleBlock](
-                            const float* s, int64_t i, int64_t j, int64_t cols) {
+           m.rescale(w, [rows = (w.rows + kScaleBlock - 1) / kScaleBlock](const float* s, int64_t i,
+                                                                          int64_t j, int64_t cols) {
              const int64_t flat = i * cols + j;  // read as if stored [cols, rows]
              return s[flat % rows * cols + flat / rows];
            });
@@ -318,9 +326,9 @@ double mtp_distance(const Weights& weights, const Fixture& fixture, bool hidden_
   const Matrix found = runner.draft(std::span(fixture.tokens).subspan(1), hidden, 0);
   double worst = 0;
   for (size_t i = 0; i < fixture.mtp_positions.size(); ++i) {
-    worst = std::max(worst, row_distance(found.row(fixture.mtp_positions[i]),
-                                         fixture.mtp_logits.row(static_cast<int64_t>(i)),
-                                         found.cols));
+    worst =
+        std::max(worst, row_distance(found.row(fixture.mtp_positions[i]),
+                                     fixture.mtp_logits.row(static_cast<int64_t>(i)), found.cols));
   }
   return worst;
 }

@@ -1,8 +1,8 @@
 // The shipped model's logits against transformers at the start and the end of 8,192 tokens of text.
 //
 // The golden file (tools/compare_transformers.py --golden) holds, at 64 positions of the first 512
-// and at the last 64, the 32 most likely tokens with their log-probabilities. KL is taken over these
-// and one cell for all others, which bounds the full KL from below.
+// and at the last 64, the 32 most likely tokens with their log-probabilities. KL is taken over
+// these and one cell for all others, which bounds the full KL from below.
 #include <filesystem>
 
 #include "fixture.h"
@@ -15,7 +15,7 @@ constexpr int64_t kBlockTokens = 256;
 struct Golden {
   std::vector<int32_t> tokens;
   std::vector<int32_t> positions;
-  std::vector<int32_t> ids;         // [positions, top]
+  std::vector<int32_t> ids;            // [positions, top]
   std::vector<float> log_probability;  // [positions, top]
   size_t top() const { return ids.size() / positions.size(); }
 };
@@ -72,18 +72,21 @@ void compare(const Weights& weights, const Golden& golden, Precision precision, 
   for (int64_t at = 0; at < count; at += kBlockTokens) {
     const int64_t rows = std::min(kBlockTokens, count - at);
     const bool wanted = next < golden.positions.size() && golden.positions[next] < at + rows;
-    forward(weights, pool, workspace,
-            {.tokens = std::span(golden.tokens).subspan(static_cast<size_t>(at),
-                                                        static_cast<size_t>(rows)),
-             .state = &state, .precision = precision, .logit_rows = wanted ? rows : 0,
-             .logits = logits.data()});
+    forward(
+        weights, pool, workspace,
+        {.tokens =
+             std::span(golden.tokens).subspan(static_cast<size_t>(at), static_cast<size_t>(rows)),
+         .state = &state,
+         .precision = precision,
+         .logit_rows = wanted ? rows : 0,
+         .logits = logits.data()});
     for (; next < golden.positions.size() && golden.positions[next] < at + rows; ++next) {
       const float* row = logits.data() + (golden.positions[next] - at) * vocab;
       const std::span ids = std::span(golden.ids).subspan(next * golden.top(), golden.top());
       Score& score = golden.positions[next] < 512 ? first : last;
-      score.kl += coarse_kl(std::span(golden.log_probability).subspan(next * golden.top(),
-                                                                      golden.top()),
-                            log_probabilities(row, vocab, ids));
+      score.kl +=
+          coarse_kl(std::span(golden.log_probability).subspan(next * golden.top(), golden.top()),
+                    log_probabilities(row, vocab, ids));
       score.same_top += argmax(row, vocab) == ids[0];
       ++score.count;
     }

@@ -19,13 +19,16 @@ TEST(Rope, FrequenciesAndScaleAreThoseOfTransformers) {
   YarnScaling yarn4;
   yarn4.factor = 4;
   yarn4.original_max_positions = 262144;
-  const YarnScaling yarn2{.factor = 2, .original_max_positions = 2048, .beta_fast = 16,
-                          .beta_slow = 2, .attention_factor = 1.25};
-  for (const Setting& setting : {Setting{"default_1e7_64", 1e7, 64, std::nullopt},
-                                 Setting{"default_5e6_64", 5e6, 64, std::nullopt},
-                                 Setting{"default_1e6_128", 1e6, 128, std::nullopt},
-                                 Setting{"yarn4_1e7_64", 1e7, 64, yarn4},
-                                 Setting{"yarn2_1e4_16", 1e4, 16, yarn2}}) {
+  const YarnScaling yarn2{.factor = 2,
+                          .original_max_positions = 2048,
+                          .beta_fast = 16,
+                          .beta_slow = 2,
+                          .attention_factor = 1.25};
+  for (const Setting& setting :
+       {Setting{"default_1e7_64", 1e7, 64, std::nullopt},
+        Setting{"default_5e6_64", 5e6, 64, std::nullopt},
+        Setting{"default_1e6_128", 1e6, 128, std::nullopt}, Setting{"yarn4_1e7_64", 1e7, 64, yarn4},
+        Setting{"yarn2_1e4_16", 1e4, 16, yarn2}}) {
     ModelConfig config;
     config.rope_theta = setting.theta;
     config.rotary_dim = setting.rotary_dim;
