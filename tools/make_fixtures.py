@@ -6,14 +6,15 @@ plus golden.safetensors: a prompt, the FP32 logits of transformers at every posi
 logits of an MTP head written here from transformers' own decoder layer. Everything that the class
 initialises to 0 or 1 (norm weights, dt_bias) is drawn at random, so that a missing term shows.
 
-Central rule: the goldens are computed on exactly the numbers that the files hold (BF16, or FP8 times
-its scale), in float32, eager attention and eager experts, with the torch functions bound. A seed is
-refused when a router decision is so close that rounding could turn it.
+Central rule: the goldens are computed on exactly the numbers that the files hold (BF16, or FP8
+times its scale), in float32, eager attention and eager experts, with the torch functions bound. A
+seed is refused when a router decision is so close that rounding could turn it.
 
     python tools/make_fixtures.py            # rewrites tests/data (needs torch, transformers 5.17)
 """
 
 import argparse
+import copy
 import json
 import os
 import pathlib
@@ -111,8 +112,8 @@ class MtpHead(torch.nn.Module):
     """The multi-token-prediction head: fc over (embedding, hidden), one attention layer, one norm.
 
     forward(hidden [T,H], tokens [T]) -> (own hidden [T,H], logits [T,V]) where hidden[t] is the
-    trunk's hidden after its final norm at t (or the head's own, for chained drafts) and tokens[t] is
-    token t+1. Rows attend to all earlier rows; row t sits at rotary position t.
+    trunk's hidden after its final norm at t (or the head's own, for chained drafts) and tokens[t]
+    is token t+1. Rows attend to all earlier rows; row t sits at rotary position t.
     """
 
     def __init__(self, config, trunk):
@@ -329,7 +330,7 @@ def router_margin(model, mtp, run):
 
 @torch.no_grad()
 def compute_golden(model, mtp, tokens):
-    """Prompt, logits of every position, and the MTP head along the prompt and for chained drafts."""
+    """Prompt, logits of every position, the MTP head along the prompt and for chained drafts."""
     out = model.model(tokens[None])
     hidden = out.last_hidden_state[0]
     logits = model.lm_head(hidden)
@@ -351,6 +352,15 @@ def compute_golden(model, mtp, tokens):
     golden["draft_tokens"] = fed[-DRAFTS - 1:].int()  # the trunk's, then the head's
     golden["draft_logits"] = torch.stack(draft_logits)
     return golden
+
+
+@torch.no_grad()
+def bfloat16_kl(model, golden):
+    """KL(golden || transformers in BF16) at each position: what 16-bit activations cost anyhow."""
+    tokens = golden["tokens"].long()[None]
+    rounded = copy.deepcopy(model).to(torch.bfloat16)(tokens).logits[0].float().log_softmax(-1)
+    exact = golden["logits"].log_softmax(-1)
+    return (exact.exp() * (exact - rounded)).sum(-1)
 
 
 @torch.no_grad()
@@ -391,10 +401,12 @@ def build(name, fixture, first_seed):
             break
     else:
         raise SystemExit(f"{name}: no seed with a router margin of {ROUTER_MARGIN}")
+    golden["bfloat16_kl"] = bfloat16_kl(model, golden)
     if fixture["wrapped"]:
         tensors["model.visual.pos_embed.weight"] = torch.zeros(2, 4, dtype=torch.bfloat16)
     drift = check_golden(model, golden)
-    print(f"{name}: seed {seed}, router margin {margin:.1e}, self-consistent to {drift:.1e}")
+    print(f"{name}: seed {seed}, router margin {margin:.1e}, self-consistent to {drift:.1e}, "
+          f"KL of BF16 {golden['bfloat16_kl'].mean():.1e}")
     return model, tensors, golden, seed
 
 

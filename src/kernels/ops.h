@@ -175,6 +175,8 @@ struct ExpertView {
   MatrixView gate;  // [expert_dim, hidden]
   MatrixView up;    // [expert_dim, hidden]
   MatrixView down;  // [hidden, expert_dim]
+
+  bool empty() const { return gate.empty(); }
 };
 struct MoeArgs {
   const float* x;  // [tokens, hidden], rounded as linear's input
@@ -196,7 +198,7 @@ struct MoeArgs {
 int64_t linear_workspace_floats(int64_t tokens, int64_t k, int threads);
 int64_t gdn_workspace_floats(const GdnArgs& dimensions, int threads);
 int64_t attention_workspace_floats(const AttentionArgs& dimensions, int threads);
-int64_t route_workspace_floats(int64_t tokens, int64_t experts, int threads);
+int64_t route_workspace_floats(int64_t tokens, int64_t hidden, int64_t experts, int threads);
 int64_t moe_workspace_floats(const MoeArgs& dimensions, int threads);
 
 }  // namespace moray

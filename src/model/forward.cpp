@@ -1,9 +1,11 @@
 // The forward pass: a flat list of ops over named buffers.
 //
-//   embed -> [ norm -> mixer -> +residual -> norm -> experts -> +residual ] x layers -> norm -> head
+//   embed -> [norm -> mixer -> +residual -> norm -> experts -> +residual] x layers -> norm -> head
 //
 // Invariant: no allocation and no decision that depends on how a prompt was cut into calls, hence
 // bit-equal results for any cut. Shapes of the buffers are in workspace.h, formulas in ops.h.
+#include <cstring>
+
 #include "src/model/layer.h"
 
 namespace moray {
@@ -68,14 +70,12 @@ void mix_delta(const Pass& pass, const DeltaWeights& w, size_t cache) {
   args.out = s.mixed_out.data();
   args.workspace = s.op;
   cpu::gdn(pass.context, args);
-  project_into_residual(pass, s.mixed_out.data(), w.out);
 }
 
 void mix_attention(const Pass& pass, const AttentionWeights& w, size_t cache) {
   Workspace::Impl& s = pass.workspace;
-  const LinearTarget inputs[] = {{w.q, s.mixed_in.data(), w.q.rows},
-                                 {w.k, s.z.data(), w.k.rows},
-                                 {w.v, s.b.data(), w.v.rows}};
+  const LinearTarget inputs[] = {
+      {w.q, s.mixed_in.data(), w.q.rows}, {w.k, s.z.data(), w.k.rows}, {w.v, s.b.data(), w.v.rows}};
   project(pass, s.x.data(), inputs);
   AttentionArgs args = attention_arguments(pass.weights.config);
   args.q_gate = s.mixed_in.data();
@@ -92,7 +92,6 @@ void mix_attention(const Pass& pass, const AttentionWeights& w, size_t cache) {
   args.out = s.mixed_out.data();
   args.workspace = s.op;
   cpu::attention(pass.context, args);
-  project_into_residual(pass, s.mixed_out.data(), w.o);
 }
 
 void add_experts(const Pass& pass, const MoeWeights& w) {
@@ -122,31 +121,44 @@ void add_experts(const Pass& pass, const MoeWeights& w) {
                           .workspace = s.op});
 }
 
+// Moves the last `rows` of `tokens` rows to the front.
+void keep_last_rows(std::span<float> buffer, int64_t tokens, int64_t rows, int64_t width) {
+  std::memmove(buffer.data(), buffer.data() + (tokens - rows) * width,
+               static_cast<size_t>(rows * width) * sizeof(float));
+}
+
 }  // namespace
 
-void run_layer(const Pass& pass, const LayerWeights& layer, size_t cache) {
+void run_layer(const Pass& pass, const LayerWeights& layer, size_t cache, int64_t rows_kept) {
   Workspace::Impl& s = pass.workspace;
+  const bool is_delta = layer.kind == LayerKind::kGatedDelta;
+  const MatrixView& out = is_delta ? layer.delta.out : layer.attention.o;
   norm(pass, s.residual.data(), layer.input_norm, pass.tokens, s.x.data());
-  if (layer.kind == LayerKind::kGatedDelta) {
+  if (is_delta) {
     mix_delta(pass, layer.delta, cache);
   } else {
     mix_attention(pass, layer.attention, cache);
   }
-  norm(pass, s.residual.data(), layer.post_norm, pass.tokens, s.x.data());
-  add_experts(pass, layer.moe);
+  Pass rest = pass;
+  if (rows_kept < pass.tokens) {
+    keep_last_rows(s.residual, pass.tokens, rows_kept, out.rows);
+    keep_last_rows(s.mixed_out, pass.tokens, rows_kept, out.cols);
+    rest.tokens = rows_kept;
+  }
+  project_into_residual(rest, s.mixed_out.data(), out);
+  norm(rest, s.residual.data(), layer.post_norm, rest.tokens, s.x.data());
+  add_experts(rest, layer.moe);
 }
 
-void run_head(const Pass& pass, std::span<const float> weight, int64_t logit_rows, float* logits,
-              float* hidden) {
+void run_head(const Pass& pass, std::span<const float> weight, const HeadOutputs& outputs) {
   const int64_t width = pass.weights.config.hidden;
   Workspace::Impl& s = pass.workspace;
-  const int64_t rows = hidden != nullptr ? pass.tokens : logit_rows;
-  float* normed = hidden != nullptr ? hidden : s.x.data();
-  norm(pass, s.residual.data() + (pass.tokens - rows) * width, weight, rows, normed);
-  if (logit_rows == 0) return;
-  const LinearTarget target{pass.weights.head, logits, pass.weights.head.rows};
-  cpu::linear(pass.context, {.x = normed + (rows - logit_rows) * width,
-                             .tokens = logit_rows,
+  float* normed = outputs.hidden != nullptr ? outputs.hidden : s.x.data();
+  norm(pass, s.residual.data(), weight, outputs.rows, normed);
+  if (outputs.logit_rows == 0) return;
+  const LinearTarget target{pass.weights.head, outputs.logits, pass.weights.head.rows};
+  cpu::linear(pass.context, {.x = normed + (outputs.rows - outputs.logit_rows) * width,
+                             .tokens = outputs.logit_rows,
                              .k = width,
                              .targets = {&target, 1},
                              .output = LinearArgs::Output::kStore,
@@ -166,16 +178,20 @@ void forward(const Weights& weights, const cpu::Context& context, Workspace& wor
   CHECK(args.logit_rows == 0 || args.logits != nullptr);
   const Pass pass{weights, context,        workspace.impl(), state,
                   tokens,  state.position, args.precision};
-  cpu::embed(context, {.table = weights.embedding,
-                       .tokens = args.tokens,
-                       .out = pass.workspace.residual.data()});
+  cpu::embed(
+      context,
+      {.table = weights.embedding, .tokens = args.tokens, .out = pass.workspace.residual.data()});
+  const HeadOutputs outputs{args.hidden != nullptr ? tokens : args.logit_rows, args.logit_rows,
+                            args.logits, args.hidden};
   size_t kv_caches = 0;
   size_t delta_states = 0;
   for (const LayerWeights& layer : weights.layers) {
     const bool is_delta = layer.kind == LayerKind::kGatedDelta;
-    run_layer(pass, layer, is_delta ? delta_states++ : kv_caches++);
+    const bool is_last = &layer == &weights.layers.back();
+    run_layer(pass, layer, is_delta ? delta_states++ : kv_caches++,
+              is_last ? outputs.rows : tokens);
   }
-  run_head(pass, weights.final_norm, args.logit_rows, args.logits, args.hidden);
+  run_head(pass, weights.final_norm, outputs);
   state.position += tokens;
 }
 

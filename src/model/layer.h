@@ -21,12 +21,18 @@ struct Pass {
 };
 
 // residual += mixer(norm(residual)); residual += experts(norm(residual)). `cache` is the index
-// among the state's KV caches or delta states, by the layer's kind.
-void run_layer(const Pass& pass, const LayerWeights& layer, size_t cache);
+// among the state's KV caches or delta states, by the layer's kind. The cache sees all tokens, but
+// only the last `rows_kept` are carried through the experts, to the front of the residual: a last
+// layer need not finish tokens that nobody asks about.
+void run_layer(const Pass& pass, const LayerWeights& layer, size_t cache, int64_t rows_kept);
 
-// Final norm of the residual rows and the head's logits. With `hidden`, [tokens, H], all rows are
-// normed and kept; logits [logit_rows, V] of the last rows, if any are asked for.
-void run_head(const Pass& pass, std::span<const float> norm, int64_t logit_rows, float* logits,
-              float* hidden);
+// What a caller wants of the rows that the last layer kept, in residual [rows, H].
+struct HeadOutputs {
+  int64_t rows;
+  int64_t logit_rows;  // the last of them
+  float* logits;       // [logit_rows, V]
+  float* hidden;       // [rows, H] after the norm; may be null
+};
+void run_head(const Pass& pass, std::span<const float> norm, const HeadOutputs& outputs);
 
 }  // namespace moray

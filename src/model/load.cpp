@@ -72,8 +72,7 @@ int64_t layer_bytes(const LayerWeights& w, int64_t top_k) {
              span_bytes(a.k_norm);
   } else {
     bytes += d.qkv.bytes() + d.z.bytes() + d.b.bytes() + d.a.bytes() + d.out.bytes() +
-             span_bytes(d.conv) + span_bytes(d.a_log) + span_bytes(d.dt_bias) +
-             span_bytes(d.norm);
+             span_bytes(d.conv) + span_bytes(d.a_log) + span_bytes(d.dt_bias) + span_bytes(d.norm);
   }
   return bytes + w.moe.gate.bytes() + w.moe.shared_gate.bytes() + expert_bytes(w.moe.shared) +
          top_k * expert_bytes(w.moe.experts.front());
@@ -87,7 +86,8 @@ Result<std::shared_ptr<const Weights>> load_weights(std::shared_ptr<const Checkp
   if (config.family != Family::kQwen3_5Moe) {
     return Status(StatusCode::kUnsupported,
                   fmt::format("{}: found a {} model, expected qwen3_5_moe, the one family this "
-                              "version runs", checkpoint->folder(), family_name(config.family)));
+                              "version runs",
+                              checkpoint->folder(), family_name(config.family)));
   }
   ASSIGN_OR_RETURN(Weights weights, bind_qwen3_5_moe(std::move(checkpoint)));
   Rope rope = make_rope(weights.config);
@@ -97,16 +97,22 @@ Result<std::shared_ptr<const Weights>> load_weights(std::shared_ptr<const Checkp
   return std::shared_ptr<const Weights>(std::make_shared<Weights>(std::move(weights)));
 }
 
-const ModelConfig& config_of(const Weights& weights) { return weights.config; }
+const ModelConfig& config_of(const Weights& weights) {
+  return weights.config;
+}
 
-bool has_mtp(const Weights& weights) { return weights.mtp.has_value(); }
+bool has_mtp(const Weights& weights) {
+  return weights.mtp.has_value();
+}
 
-std::span<const std::string> notes_of(const Weights& weights) { return weights.notes; }
+std::span<const std::string> notes_of(const Weights& weights) {
+  return weights.notes;
+}
 
 int64_t decode_weight_bytes(const Weights& weights) {
   const MatrixView& table = weights.embedding;
-  int64_t bytes = table.cols * dtype_bytes(table.dtype) + weights.head.bytes() +
-                  span_bytes(weights.final_norm);
+  int64_t bytes =
+      table.cols * dtype_bytes(table.dtype) + weights.head.bytes() + span_bytes(weights.final_norm);
   for (const LayerWeights& layer : weights.layers) {
     bytes += layer_bytes(layer, weights.config.top_k);
   }

@@ -48,13 +48,11 @@ void mtp_forward(const Weights& weights, const cpu::Context& context, Workspace&
   CHECK(args.position + tokens <= state.capacity, args.position, tokens, state.capacity);
   CHECK(args.precision == state.precision);
   CHECK(args.logit_rows >= 0 && args.logit_rows <= tokens, args.logit_rows, tokens);
-  const Pass pass{weights, context, workspace.impl(), state, tokens, args.position,
-                  args.precision};
+  const Pass pass{weights, context, workspace.impl(), state, tokens, args.position, args.precision};
   Workspace::Impl& s = pass.workspace;
   norm_half(pass, args.hidden, mtp.hidden_norm, 1);
-  cpu::embed(context, {.table = weights.embedding,
-                       .tokens = args.next_tokens,
-                       .out = s.residual.data()});
+  cpu::embed(context,
+             {.table = weights.embedding, .tokens = args.next_tokens, .out = s.residual.data()});
   norm_half(pass, s.residual.data(), mtp.embedding_norm, 0);
   // The head's residual stream starts at u, rounded as any stream: an addition to zero.
   std::fill_n(s.residual.data(), tokens * weights.config.hidden, 0.0f);
@@ -66,8 +64,10 @@ void mtp_forward(const Weights& weights, const cpu::Context& context, Workspace&
                         .output = LinearArgs::Output::kAddToResidual,
                         .precision = args.precision,
                         .workspace = s.op});
-  run_layer(pass, mtp.layer, state.kv.size() - 1);
-  run_head(pass, mtp.norm, args.logit_rows, args.logits, args.hidden_out);
+  const HeadOutputs outputs{args.hidden_out != nullptr ? tokens : args.logit_rows, args.logit_rows,
+                            args.logits, args.hidden_out};
+  run_layer(pass, mtp.layer, state.kv.size() - 1, outputs.rows);
+  run_head(pass, mtp.norm, outputs);
   state.mtp_length = args.position + tokens;
 }
 

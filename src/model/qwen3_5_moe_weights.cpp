@@ -67,9 +67,9 @@ MoeWeights bind_moe(TensorBinder& binder, const ModelConfig& c, const std::strin
   const bool fused = binder.has(experts + "gate_up_proj") || binder.has(experts + "down_proj");
   w.experts.reserve(static_cast<size_t>(c.num_experts));
   for (int64_t e = 0; e < c.num_experts; ++e) {
-    w.experts.push_back(fused ? slice_expert(binder, experts, e, c)
-                              : bind_expert(binder, fmt::format("{}{}.", experts, e), c.expert_dim,
-                                            c.hidden));
+    w.experts.push_back(
+        fused ? slice_expert(binder, experts, e, c)
+              : bind_expert(binder, fmt::format("{}{}.", experts, e), c.expert_dim, c.hidden));
   }
   if (c.shared_expert_dim > 0) {
     w.shared_gate = binder.matrix_unquantised(prefix + "shared_expert_gate.weight", 1, c.hidden);
@@ -114,8 +114,10 @@ void complain_of_unused(TensorBinder& binder, const Checkpoint& checkpoint, bool
     const bool derived = name.ends_with("rotary_emb.inv_freq");
     const bool tied_head = name == "lm_head.weight" && checkpoint.config().tie_word_embeddings;
     if (text && !vision && !derived && !tied_head) {
-      binder.complain(fmt::format("{}: found in the file, expected nothing of that name by "
-                                  "config.json", name));
+      binder.complain(
+          fmt::format("{}: found in the file, expected nothing of that name by "
+                      "config.json",
+                      name));
     }
   }
 }
@@ -148,8 +150,9 @@ Result<Weights> bind_qwen3_5_moe(std::shared_ptr<const Checkpoint> checkpoint) {
   if (c.mtp_layers > 0 && mtp_on_file) {
     w.mtp = bind_mtp(binder, c);
   } else if (c.mtp_layers > 0) {
-    w.notes.push_back("mtp.*: config.json promises a multi-token-prediction head, but no shard "
-                      "holds it (re-saved models often lose it); speculation is off");
+    w.notes.push_back(
+        "mtp.*: config.json promises a multi-token-prediction head, but no shard "
+        "holds it (re-saved models often lose it); speculation is off");
   } else if (mtp_on_file) {
     w.notes.push_back("mtp.*: ignored, because config.json does not mention it");
   }

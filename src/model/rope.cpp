@@ -19,12 +19,12 @@ Ramp yarn_ramp(const YarnScaling& yarn, double theta, int64_t rotary_dim) {
   // The (fractional) pair index whose wavelength fits `turns` times into the original context.
   const auto index_of_turns = [&](double turns) {
     const double wavelength = static_cast<double>(yarn.original_max_positions) / turns;
-    return static_cast<double>(rotary_dim) *
-           std::log(wavelength / (2 * std::numbers::pi)) / (2 * std::log(theta));
+    return static_cast<double>(rotary_dim) * std::log(wavelength / (2 * std::numbers::pi)) /
+           (2 * std::log(theta));
   };
   const double low = std::max(std::floor(index_of_turns(yarn.beta_fast)), 0.0);
-  double high = std::min(std::ceil(index_of_turns(yarn.beta_slow)),
-                         static_cast<double>(rotary_dim - 1));
+  double high =
+      std::min(std::ceil(index_of_turns(yarn.beta_slow)), static_cast<double>(rotary_dim - 1));
   if (high == low) high += 0.001;
   return {static_cast<float>(low), static_cast<float>(high)};
 }

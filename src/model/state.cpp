@@ -37,7 +37,9 @@ State::Impl::Impl(const ModelConfig& config, int64_t tokens, Precision chosen)
 
 KvView State::Impl::kv_view(size_t index) {
   std::byte* keys = kv[index].data();
-  return {.keys = keys, .values = keys + kv[index].size() / 2, .capacity = capacity,
+  return {.keys = keys,
+          .values = keys + kv[index].size() / 2,
+          .capacity = capacity,
           .dtype = sizes.kv_dtype};
 }
 
@@ -78,8 +80,12 @@ State State::snapshot() const {
   return copy;
 }
 
-int64_t State::position() const { return impl_->position; }
-int64_t State::capacity() const { return impl_->capacity; }
+int64_t State::position() const {
+  return impl_->position;
+}
+int64_t State::capacity() const {
+  return impl_->capacity;
+}
 
 int64_t State::bytes() const {
   int64_t bytes = 0;

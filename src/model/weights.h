@@ -1,9 +1,9 @@
 // The weights of a loaded model as plain data: views a layer's ops are called with.
 //
 // Invariant: every view points into `checkpoint`'s mapping or into `storage`, both kept alive here,
-// and has the shape that `config` promises. Families differ in how they bind (qwen3_5_moe_weights.h);
-// after binding they share this struct and forward.cpp. A copy shares the bytes and is cheap, so a
-// test may change a copy's views without touching the model.
+// and has the shape that `config` promises. Families differ in how they bind
+// (qwen3_5_moe_weights.h); after binding they share this struct and forward.cpp. A copy shares the
+// bytes and is cheap, so a test may change a copy's views without touching the model.
 #pragma once
 
 #include <memory>
@@ -19,21 +19,21 @@ namespace moray {
 
 // Gated full attention. With an output gate, q holds per head d query rows, then d gate rows.
 struct AttentionWeights {
-  MatrixView q;  // [n d (2 n d with gate), H]
-  MatrixView k;  // [n_kv d, H]
-  MatrixView v;  // [n_kv d, H]
-  MatrixView o;  // [H, n d]
+  MatrixView q;                   // [n d (2 n d with gate), H]
+  MatrixView k;                   // [n_kv d, H]
+  MatrixView v;                   // [n_kv d, H]
+  MatrixView o;                   // [H, n d]
   std::span<const float> q_norm;  // [d]
   std::span<const float> k_norm;  // [d]
 };
 
 // Gated delta net, rows of qkv and conv in the order q | k | v.
 struct DeltaWeights {
-  MatrixView qkv;  // [C, H]
-  MatrixView z;    // [nv dv, H]
-  MatrixView b;    // [nv, H]
-  MatrixView a;    // [nv, H]
-  MatrixView out;  // [H, nv dv]
+  MatrixView qkv;                  // [C, H]
+  MatrixView z;                    // [nv dv, H]
+  MatrixView b;                    // [nv, H]
+  MatrixView a;                    // [nv, H]
+  MatrixView out;                  // [H, nv dv]
   std::span<const float> conv;     // [C, taps], last tap is the current token
   std::span<const float> a_log;    // [nv]
   std::span<const float> dt_bias;  // [nv]
@@ -60,7 +60,7 @@ struct LayerWeights {
 // The multi-token-prediction head: one full-attention layer over (embedding, hidden); embedding
 // table and lm_head are the trunk's.
 struct MtpWeights {
-  MatrixView fc;  // [H, 2H], embedding half first
+  MatrixView fc;                          // [H, 2H], embedding half first
   std::span<const float> embedding_norm;  // [H]
   std::span<const float> hidden_norm;     // [H]
   std::span<const float> norm;            // [H]
@@ -69,13 +69,13 @@ struct MtpWeights {
 
 struct Weights {
   ModelConfig config;
-  MatrixView embedding;  // [V, H]
-  MatrixView head;       // [V, H]; the embedding itself when tied
+  MatrixView embedding;               // [V, H]
+  MatrixView head;                    // [V, H]; the embedding itself when tied
   std::span<const float> final_norm;  // [H]
   std::vector<LayerWeights> layers;
   std::optional<MtpWeights> mtp;
-  std::vector<float> inv_freq;  // [rotary_dim / 2]
-  float rope_scale = 1;         // YaRN's factor on cos and sin
+  std::vector<float> inv_freq;     // [rotary_dim / 2]
+  float rope_scale = 1;            // YaRN's factor on cos and sin
   std::vector<std::string> notes;  // what a user should know, one line each
 
   std::shared_ptr<const Checkpoint> checkpoint;

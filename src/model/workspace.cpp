@@ -120,13 +120,16 @@ Workspace::Impl::Impl(const ModelConfig& config, int64_t block, int64_t tokens, 
   carve(*this, config, carver);
 }
 
-Workspace::Workspace(const ModelConfig& config, int64_t block_tokens, int64_t capacity,
-                     int threads)
+Workspace::Workspace(const ModelConfig& config, int64_t block_tokens, int64_t capacity, int threads)
     : impl_(std::make_unique<Impl>(config, block_tokens, capacity, threads)) {}
 Workspace::Workspace(Workspace&&) noexcept = default;
 Workspace& Workspace::operator=(Workspace&&) noexcept = default;
 Workspace::~Workspace() = default;
-int64_t Workspace::block_tokens() const { return impl_->block_tokens; }
-int64_t Workspace::bytes() const { return impl_->memory.size(); }
+int64_t Workspace::block_tokens() const {
+  return impl_->block_tokens;
+}
+int64_t Workspace::bytes() const {
+  return impl_->memory.size();
+}
 
 }  // namespace moray

@@ -19,18 +19,18 @@ struct Workspace::Impl {
   int threads;
 
   // All [block_tokens, ...]; widths of the two mixers share what is never live together.
-  std::span<float> residual;   // [H] the stream between layers
-  std::span<float> x;          // [H] normed input of a mixer, the experts or the head
-  std::span<float> mixed_in;   // [C] of a delta layer, or query and gate [2 n d]
-  std::span<float> z;          // [nv dv], or keys [n_kv d]
-  std::span<float> b;          // [nv], or values [n_kv d]
-  std::span<float> a;          // [nv]
-  std::span<float> mixed_out;  // [nv dv] or [n d]
-  std::span<float> pair;       // [2H] MTP: normed embedding and hidden
+  std::span<float> residual;        // [H] the stream between layers
+  std::span<float> x;               // [H] normed input of a mixer, the experts or the head
+  std::span<float> mixed_in;        // [C] of a delta layer, or query and gate [2 n d]
+  std::span<float> z;               // [nv dv], or keys [n_kv d]
+  std::span<float> b;               // [nv], or values [n_kv d]
+  std::span<float> a;               // [nv]
+  std::span<float> mixed_out;       // [nv dv] or [n d]
+  std::span<float> pair;            // [2H] MTP: normed embedding and hidden
   std::span<float> expert_weights;  // [top_k]
   std::span<float> shared_weight;   // [1]
   std::span<int32_t> expert_ids;    // [top_k]
-  std::span<float> op;  // what ops ask for, the largest of them
+  std::span<float> op;              // what ops ask for, the largest of them
   LazyBytes memory;
 };
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -37,7 +38,8 @@ struct Fixture {
   std::string name;
   std::shared_ptr<const Weights> weights;
   std::vector<int32_t> tokens;
-  Matrix logits;  // [tokens, V]
+  Matrix logits;                   // [tokens, V]
+  std::vector<float> bfloat16_kl;  // [tokens] KL(logits || transformers in BF16), nats
   // Empty where the fixture has no MTP head.
   std::vector<int32_t> mtp_positions;
   Matrix mtp_logits;                  // [mtp_positions, V]
@@ -48,7 +50,9 @@ struct Fixture {
   int64_t hidden() const { return weights->config.hidden; }
 };
 
-inline std::string data_folder() { return std::string(MORAY_SOURCE_DIR) + "/tests/data/"; }
+inline std::string data_folder() {
+  return std::string(MORAY_SOURCE_DIR) + "/tests/data/";
+}
 
 template <typename T>
 std::vector<T> read_values(const SafetensorsFile& file, const std::string& name) {
@@ -79,6 +83,7 @@ inline Fixture load_fixture(const std::string& name) {
   fixture.weights = *weights;
   fixture.tokens = read_values<int32_t>(*golden, "tokens");
   fixture.logits = read_matrix(*golden, "logits");
+  fixture.bfloat16_kl = read_values<float>(*golden, "bfloat16_kl");
   fixture.mtp_positions = read_values<int32_t>(*golden, "mtp_positions");
   fixture.mtp_logits = read_matrix(*golden, "mtp_logits");
   fixture.draft_tokens = read_values<int32_t>(*golden, "draft_tokens");
@@ -128,16 +133,16 @@ class Runner {
     for (int64_t at = 0; at < out.rows; at += workspace_.block_tokens()) {
       const int64_t count = std::min(workspace_.block_tokens(), out.rows - at);
       std::vector<float> own(static_cast<size_t>(count * c.hidden));
-      mtp_forward(weights_, pool_, workspace_,
-                  {.next_tokens = next_tokens.subspan(static_cast<size_t>(at),
-                                                      static_cast<size_t>(count)),
-                   .hidden = hidden.data() + at * c.hidden,
-                   .state = &state_,
-                   .position = position + at,
-                   .precision = precision_,
-                   .logit_rows = count,
-                   .logits = out.values.data() + at * out.cols,
-                   .hidden_out = own.data()});
+      mtp_forward(
+          weights_, pool_, workspace_,
+          {.next_tokens = next_tokens.subspan(static_cast<size_t>(at), static_cast<size_t>(count)),
+           .hidden = hidden.data() + at * c.hidden,
+           .state = &state_,
+           .position = position + at,
+           .precision = precision_,
+           .logit_rows = count,
+           .logits = out.values.data() + at * out.cols,
+           .hidden_out = own.data()});
       std::copy(own.begin(), own.end(), hidden.begin() + at * c.hidden);
     }
     return out;
@@ -187,8 +192,8 @@ inline ::testing::AssertionResult close_to(const Matrix& found, const Matrix& go
   }
   const Distance d = distance(found, golden, begin);
   if (d.worst <= tolerance) return ::testing::AssertionSuccess() << "worst " << d.worst;
-  return ::testing::AssertionFailure() << "position " << d.position << ": distance " << d.worst
-                                       << ", allowed " << tolerance;
+  return ::testing::AssertionFailure()
+         << "position " << d.position << ": distance " << d.worst << ", allowed " << tolerance;
 }
 
 inline int64_t argmax(const float* row, int64_t count) {
@@ -211,6 +216,15 @@ inline double kl_divergence(const float* golden, const float* found, int64_t cou
     kl += std::exp(log_p) * (log_p - (found[i] - found_sum));
   }
   return kl;
+}
+
+// "tiny-fp8" as a test name may spell it.
+inline std::string fixture_label_of(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+inline std::string fixture_label(const ::testing::TestParamInfo<const char*>& instance) {
+  return fixture_label_of(instance.param);
 }
 
 // A seed that a failure prints and MORAY_TEST_SEED repeats.

@@ -1,4 +1,4 @@
-// Logits against Hugging Face transformers on the same weights, in FP32 and in the default precision.
+// Logits against Hugging Face transformers on the same weights, in FP32 and in default precision.
 #include "fixture.h"
 
 namespace moray {
@@ -30,8 +30,8 @@ TEST_P(Golden, DecodingAfterAPrefillAgreesInFloat32) {
 TEST_P(Golden, TokenByTokenAgreesInFloat32) {
   Runner runner(*fixture_.weights, Precision::kFloat32);
   for (size_t t = 0; t < fixture_.tokens.size(); ++t) {
-    ASSERT_TRUE(close_to(runner.feed(tokens().subspan(t, 1)), fixture_.logits,
-                         static_cast<int64_t>(t)));
+    ASSERT_TRUE(
+        close_to(runner.feed(tokens().subspan(t, 1)), fixture_.logits, static_cast<int64_t>(t)));
   }
 }
 
@@ -45,11 +45,12 @@ TEST_P(Golden, SplitPrefillAgreesInFloat32) {
   }
 }
 
-// Rounding the stream and every product's input to BF16 (2^-9 each) perturbs these random models'
-// logits (standard deviation 2 to 3) by a few hundredths: KL = variance / 2 of some 1e-3. A turned
-// router decision, which random models with close experts have at some positions, costs up to a few
-// tenths there. A systematic fault such as those of mutation_test.cpp costs 1e-1 and more at all.
-TEST_P(Golden, DefaultPrecisionStaysNear) {
+// What 16-bit activations cost on these random models (KL some 1e-3 by rounding alone, up to a few
+// tenths where a close router decision turns) is known from transformers' own BF16 run, which the
+// goldens hold. Ours keeps more in FP32 and may cost no more than that; a quarter is allowed on
+// top, because decisions turn at other positions. The faults of mutation_test.cpp cost 1e-1 and
+// more.
+TEST_P(Golden, DefaultPrecisionCostsNoMoreThanTransformersOwn) {
   Runner runner(*fixture_.weights, Precision::kBfloat16);
   const Matrix found = runner.feed(tokens());
   double kl = 0;
@@ -58,18 +59,19 @@ TEST_P(Golden, DefaultPrecisionStaysNear) {
     kl += kl_divergence(fixture_.logits.row(t), found.row(t), found.cols);
     same_top += argmax(found.row(t), found.cols) == argmax(fixture_.logits.row(t), found.cols);
   }
+  double theirs = 0;
+  for (float value : fixture_.bfloat16_kl) theirs += value;
   const auto rows = static_cast<double>(found.rows);
   RecordProperty("kl", std::to_string(kl / rows));
-  EXPECT_LE(kl / rows, 1e-2);
+  RecordProperty("kl_transformers", std::to_string(theirs / rows));
+  RecordProperty("top1", std::to_string(static_cast<double>(same_top) / rows));
+  ASSERT_EQ(static_cast<int64_t>(fixture_.bfloat16_kl.size()), found.rows);
+  EXPECT_LE(kl, 1.25 * theirs);
   EXPECT_GE(static_cast<double>(same_top) / rows, 0.93);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, Golden, ::testing::Values("tiny-fused", "tiny-experts", "tiny-fp8"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         fixture_label);
 
 }  // namespace
 }  // namespace moray

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "src/kernels/cpu/kernels.h"
+#include "src/kernels/cpu/tables.h"
 
 namespace moray::cpu {
 
@@ -41,6 +42,25 @@ std::string missing_for_avx512() {
                            {__builtin_cpu_supports("avx512dq") != 0, "AVX512DQ"}});
 }
 
+Kernels make_avx2_kernels() {
+  Kernels table{};
+  table.level = Level::kAvx2;
+  fill_elementwise_avx2(table);
+  fill_linear_avx2(table);
+  return table;
+}
+
+Kernels make_avx512_kernels() {
+  Kernels table{};
+  table.level = Level::kAvx512;
+  fill_elementwise_avx512(table);
+  fill_linear_avx512(table);
+  if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi")) {
+    fill_linear_avx512_bf16(table);
+  }
+  return table;
+}
+
 }  // namespace
 
 std::string_view level_name(Level level) { return level == Level::kAvx2 ? "avx2" : "avx512"; }
@@ -61,11 +81,17 @@ Result<const Kernels*> kernels_for(std::optional<Level> level) {
     return Status(StatusCode::kUnsupported,
                   "cpu: found no " + missing_for_avx512() + ", expected them for level avx512");
   }
-  static const Kernels avx2{Level::kAvx2};
-  static const Kernels avx512{Level::kAvx512};
-  return chosen == Level::kAvx512 ? &avx512 : &avx2;
+  if (chosen == Level::kAvx2) {
+    static const Kernels avx2 = make_avx2_kernels();
+    return &avx2;
+  }
+  static const Kernels avx512 = make_avx512_kernels();
+  return &avx512;
 }
 
-const Kernels& best_kernels() { return *kernels_for(std::nullopt).value(); }
+const Kernels& best_kernels() {
+  static const Kernels& best = *kernels_for(std::nullopt).value();
+  return best;
+}
 
 }  // namespace moray::cpu

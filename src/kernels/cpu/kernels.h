@@ -1,12 +1,90 @@
-// The table of inner loops behind the CPU ops.
+// The table of inner loops behind the CPU ops: plain functions over raw pointers, filled once a
+// level by avx2/ and avx512/.
+//
+// Invariant: this header holds declarations and plain structs only, nothing inline, because files
+// compiled for different instruction sets share it.
 #pragma once
+
+#include <cstdint>
 
 #include "src/kernels/cpu/dispatch.h"
 
 namespace moray::cpu {
 
+// How linear reads its input. kBf16 products need AVX512_BF16; its input is packed, [tokens,
+// padded], rows padded with zeros to a multiple of 128 as for kF32.
+enum class Engine : uint8_t { kF32, kBf16 };
+
+// Rows [row_begin, row_end) of one matrix times `tokens` rows of x.
+struct LinearJob {
+  const void* weight;
+  const float* scales;  // of the whole matrix, FP8 only
+  int64_t scale_cols;
+  int64_t k;
+  int64_t row_begin, row_end;  // row_begin a multiple of 4
+  const void* x;               // float or BF16 bits, as the engine reads it
+  int64_t x_stride;            // elements
+  const int32_t* x_rows;       // x row of each token, or null for 0, 1, 2...
+  int64_t tokens;
+  float* y;  // y[t * y_stride + row - row_begin]
+  int64_t y_stride;
+  bool add;        // y += rather than y =
+  bool round_sum;  // to BF16, after the addition
+  void* scratch;   // kLinearTileRows * padded_k(k) floats
+};
+inline constexpr int64_t kLinearTileRows = 16;
+
+struct NormJob {
+  const float* x;
+  const float* weight;
+  int64_t rows, dim;
+  float eps;
+  bool zero_centred, round;
+  float* out;
+};
+
+// The hidden values of some tokens of one expert: out[t, r] = round(silu(gate[t, r]) * up[t, r]).
+struct SiluJob {
+  const float* gate;  // [tokens, rows], stride `stride`
+  const float* up;    // likewise
+  int64_t tokens, rows, stride;
+  void* out;  // float or BF16 bits by `engine`; out[t * out_stride + r]
+  int64_t out_stride;
+  Engine engine;
+  bool round;
+};
+
+// residual[t, r] = round(residual[t, r] + sum_i weights[t, i] y[index[t, i], r] + the shared term).
+struct CombineJob {
+  float* residual;  // [tokens, rows], stride `residual_stride`
+  int64_t tokens, rows, residual_stride;
+  const float* y;  // [*, rows], dense
+  const int32_t* index;     // [tokens, slots] rows of y
+  const float* weights;     // [tokens, slots]
+  int64_t slots;
+  const float* shared_y;       // [tokens, rows], dense, or null
+  const float* shared_weight;  // [tokens]
+  bool round;
+};
+
 struct Kernels {
   Level level;
+  bool has_bf16_products;
+  void (*linear[2][4])(const LinearJob&);  // [Engine][weight_kind]; kBf16 only for BF16 and FP8
+  void (*pack_f32)(const float* x, int64_t k, float* out, int64_t padded);
+  void (*pack_bf16)(const float* x, int64_t k, uint16_t* out, int64_t padded);
+  void (*widen)(const void* from, int weight_kind, int64_t count, float* out);
+  void (*rms_norm)(const NormJob&);
+  void (*silu_product)(const SiluJob&);
+  void (*combine)(const CombineJob&);
+  // out[i] = f(in[i]); for tests and small vectors.
+  void (*exp)(const float* in, int64_t count, float* out);
+  void (*sigmoid)(const float* in, int64_t count, float* out);
+  void (*silu)(const float* in, int64_t count, float* out);
+  void (*softplus)(const float* in, int64_t count, float* out);
 };
+
+// Column of Kernels::linear for a dtype.
+enum WeightKind : int { kWeightF32, kWeightF16, kWeightBf16, kWeightFp8 };
 
 }  // namespace moray::cpu

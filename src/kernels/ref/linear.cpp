@@ -86,7 +86,7 @@ void moe(const MoeArgs& args) {
       const double weight = args.expert_weights[t * args.top_k + i];
       for (size_t n = 0; n < sum.size(); ++n) sum[n] += weight * y[n];
     }
-    if (!args.shared.gate.empty()) {
+    if (!args.shared.empty()) {
       const auto y = expert_output(args.shared, x, args.precision);
       for (size_t n = 0; n < sum.size(); ++n) sum[n] += double{args.shared_weight[t]} * y[n];
     }

@@ -1,0 +1,264 @@
+// moe: assignments sorted by expert, so that each distinct expert is read once; then two loops,
+// gate and up and their SiLU product over (group, rows), down and the weighted sum over rows.
+//
+// A group is at most kGroupTokens tokens of one expert. Assignments keep token order within an
+// expert; position p of the sorted order owns row p of the hidden buffer, the shared expert's
+// tokens own the rows after them.
+#include "src/kernels/cpu/cpu.h"
+#include "src/kernels/cpu/kernels.h"
+#include "src/kernels/cpu/partition.h"
+
+namespace moray::cpu {
+
+namespace {
+
+// Bounds a worker's scratch for gate and up; large enough that widening an expert's weights again
+// for the next group does not show.
+constexpr int64_t kGroupTokens = 128;
+constexpr int64_t kGateRows = 64;  // most rows of a gate/up unit
+constexpr int64_t kDownRows = 64;  // most rows of a down unit
+constexpr int64_t kDownRowsPrefill = 16;  // keeps [assignments, rows] of FP32 in the second cache
+constexpr int64_t kDecodeTokens = 8;
+
+struct Group {
+  int32_t expert;  // index into experts, or -1 for the shared one
+  int32_t begin;   // first row of the hidden buffer
+  int32_t count;
+};
+
+// One 4-byte plane each, so that a Carver can hand them out.
+struct Plan {
+  int32_t* position;     // [tokens * top_k] sorted position of assignment t * top_k + slot
+  int32_t* token;        // [tokens * top_k + tokens] token of each hidden row
+  int32_t* group_fields;  // [groups, 3]
+  int64_t group_count;
+  int64_t assignments;
+
+  Group group(int64_t index) const {
+    const int32_t* fields = group_fields + index * 3;
+    return {fields[0], fields[1], fields[2]};
+  }
+};
+
+struct Dimensions {
+  int64_t inner;   // largest expert_dim, padded
+  int64_t groups;  // most groups
+  int64_t rows;    // hidden rows: assignments and shared tokens
+};
+
+Dimensions dimensions_of(const MoeArgs& args) {
+  int64_t inner = args.shared.empty() ? 0 : args.shared.gate.rows;
+  for (const ExpertView& expert : args.experts) inner = std::max(inner, expert.gate.rows);
+  const int64_t assignments = args.tokens * args.top_k;
+  const int64_t experts = std::min(static_cast<int64_t>(args.experts.size()), assignments);
+  return {.inner = padded_k(inner),
+          .groups = experts + divide_up(assignments, kGroupTokens) +
+                    divide_up(args.tokens, kGroupTokens),
+          .rows = assignments + args.tokens};
+}
+
+int64_t scratch_floats(const MoeArgs& args, const Dimensions& size) {
+  const int64_t widened = kLinearTileRows * std::max(padded_k(args.hidden), size.inner);
+  const int64_t down_rows = args.tokens <= kDecodeTokens ? kDownRows : kDownRowsPrefill;
+  return carved(widened) +
+         std::max(carved(2 * kGroupTokens * kGateRows), carved(size.rows * down_rows));
+}
+
+void add_groups(Plan& plan, int32_t expert, int64_t begin, int64_t count) {
+  for (int64_t done = 0; done < count; done += kGroupTokens) {
+    int32_t* fields = plan.group_fields + plan.group_count++ * 3;
+    fields[0] = expert;
+    fields[1] = static_cast<int32_t>(begin + done);
+    fields[2] = static_cast<int32_t>(std::min(kGroupTokens, count - done));
+  }
+}
+
+// Stable counting sort of the assignments by expert.
+Plan make_plan(const MoeArgs& args, const Dimensions& size, Carver& carver) {
+  const int64_t experts = static_cast<int64_t>(args.experts.size());
+  Plan plan{};
+  plan.assignments = args.tokens * args.top_k;
+  plan.position = carver.take<int32_t>(plan.assignments);
+  plan.token = carver.take<int32_t>(size.rows);
+  plan.group_fields = carver.take<int32_t>(size.groups * 3);
+  int32_t* const next = carver.take<int32_t>(experts + 1);
+  std::fill(next, next + experts + 1, 0);
+  for (int64_t i = 0; i < plan.assignments; ++i) {
+    const int32_t id = args.expert_ids[i];
+    CHECK(id >= 0 && id < experts, id, experts);
+    ++next[id + 1];
+  }
+  for (int32_t e = 0; e < experts; ++e) {
+    add_groups(plan, e, next[e], next[e + 1]);
+    next[e + 1] += next[e];
+  }
+  for (int64_t i = 0; i < plan.assignments; ++i) {
+    const int32_t position = next[args.expert_ids[i]]++;
+    plan.position[i] = position;
+    plan.token[position] = static_cast<int32_t>(i / args.top_k);
+  }
+  if (!args.shared.empty()) add_groups(plan, -1, plan.assignments, args.tokens);
+  for (int64_t t = 0; t < args.tokens; ++t) {
+    plan.token[plan.assignments + t] = static_cast<int32_t>(t);
+  }
+  return plan;
+}
+
+// The input and the hidden values as the products read them.
+struct Buffers {
+  const float* x_f32;
+  int64_t x_f32_stride;
+  const uint16_t* x_bf16;
+  void* inner;  // [rows, inner], BF16 bits or floats as the expert's down matrix is read
+  int64_t inner_stride;
+  float* scratch;
+  int64_t scratch_stride;
+};
+
+const ExpertView& expert_of(const MoeArgs& args, const Group& group) {
+  return group.expert < 0 ? args.shared : args.experts[size_t(group.expert)];
+}
+
+// Where row `row` of the hidden buffer starts; rows are spaced for floats whatever they hold.
+void* inner_row(const Buffers& buffers, int64_t row, int64_t column, Engine engine) {
+  char* start = static_cast<char*>(buffers.inner) + row * buffers.inner_stride * 4;
+  return start + column * (engine == Engine::kBf16 ? 2 : 4);
+}
+
+void gate_up_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
+                  const Buffers& buffers, const Group& group, int64_t row, int64_t row_end,
+                  int worker) {
+  const ExpertView& expert = expert_of(args, group);
+  float* const widened = buffers.scratch + worker * buffers.scratch_stride;
+  float* const gate = widened + carved(kLinearTileRows * std::max(padded_k(args.hidden),
+                                                                 buffers.inner_stride));
+  float* const up = gate + kGroupTokens * kGateRows;
+  const int64_t rows = row_end - row;
+  for (const auto& [weight, y] : {std::pair{expert.gate, gate}, std::pair{expert.up, up}}) {
+    const Engine engine = engine_for(kernels, args.precision, weight.dtype);
+    LinearJob job = linear_job(weight, row, row_end);
+    job.x = engine == Engine::kBf16 ? static_cast<const void*>(buffers.x_bf16) : buffers.x_f32;
+    job.x_stride = engine == Engine::kBf16 ? padded_k(args.hidden) : buffers.x_f32_stride;
+    job.x_rows = plan.token + group.begin;
+    job.tokens = group.count;
+    job.y = y;
+    job.y_stride = rows;
+    job.scratch = widened;
+    run_linear(kernels, engine, weight.dtype, job);
+  }
+  const Engine engine = engine_for(kernels, args.precision, expert.down.dtype);
+  SiluJob silu{.gate = gate, .up = up, .tokens = group.count, .rows = rows, .stride = rows,
+               .out = inner_row(buffers, group.begin, row, engine),
+               .out_stride = buffers.inner_stride * (engine == Engine::kBf16 ? 2 : 1),
+               .engine = engine, .round = args.precision == Precision::kBfloat16};
+  kernels.silu_product(silu);
+  if (row_end != expert.gate.rows) return;
+  const int64_t size = engine == Engine::kBf16 ? 2 : 4;
+  for (int64_t t = 0; t < group.count; ++t) {  // products read whole slices
+    auto* rest = static_cast<char*>(inner_row(buffers, group.begin + t, row_end, engine));
+    std::fill(rest, rest + (padded_k(row_end) - row_end) * size, char{0});
+  }
+}
+
+void down_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
+               const Buffers& buffers, int64_t row, int64_t row_end, int worker) {
+  float* const widened = buffers.scratch + worker * buffers.scratch_stride;
+  float* const y = widened + carved(kLinearTileRows * std::max(padded_k(args.hidden),
+                                                              buffers.inner_stride));
+  const int64_t rows = row_end - row;
+  for (int64_t g = 0; g < plan.group_count; ++g) {
+    const Group group = plan.group(g);
+    const MatrixView& weight = expert_of(args, group).down;
+    const Engine engine = engine_for(kernels, args.precision, weight.dtype);
+    LinearJob job = linear_job(weight, row, row_end);
+    job.x = inner_row(buffers, group.begin, 0, engine);
+    job.x_stride = buffers.inner_stride * (engine == Engine::kBf16 ? 2 : 1);
+    job.tokens = group.count;
+    job.y = y + group.begin * rows;
+    job.y_stride = rows;
+    job.scratch = widened;
+    run_linear(kernels, engine, weight.dtype, job);
+  }
+  const bool has_shared = !args.shared.empty();
+  kernels.combine({.residual = args.residual + row, .tokens = args.tokens, .rows = rows,
+                   .residual_stride = args.hidden, .y = y, .index = plan.position,
+                   .weights = args.expert_weights, .slots = args.top_k,
+                   .shared_y = has_shared ? y + plan.assignments * rows : nullptr,
+                   .shared_weight = args.shared_weight,
+                   .round = args.precision == Precision::kBfloat16});
+}
+
+Buffers make_buffers(const Context& context, const MoeArgs& args, const Dimensions& size,
+                     Carver& carver) {
+  const int64_t padded = padded_k(args.hidden);
+  Buffers buffers{};
+  float* const x_f32 = carver.take<float>(args.tokens * padded);
+  uint16_t* const x_bf16 = carver.take<uint16_t>(args.tokens * padded);
+  const bool pack_f32 = padded != args.hidden;
+  const bool pack_bf16 =
+      context.kernels->has_bf16_products && args.precision == Precision::kBfloat16;
+  context.pool->run(divide_up(args.tokens, 64), [&](int64_t unit, int) {
+    for (int64_t t = unit * 64; t < std::min((unit + 1) * 64, args.tokens); ++t) {
+      const float* x = args.x + t * args.hidden;
+      if (pack_f32) context.kernels->pack_f32(x, args.hidden, x_f32 + t * padded, padded);
+      if (pack_bf16) context.kernels->pack_bf16(x, args.hidden, x_bf16 + t * padded, padded);
+    }
+  });
+  buffers.x_f32 = pack_f32 ? x_f32 : args.x;
+  buffers.x_f32_stride = pack_f32 ? padded : args.hidden;
+  buffers.x_bf16 = x_bf16;
+  buffers.inner = carver.take<float>(size.rows * size.inner);
+  buffers.inner_stride = size.inner;
+  buffers.scratch_stride = scratch_floats(args, size);
+  buffers.scratch =
+      carver.take<float>(context.pool->thread_count() * buffers.scratch_stride);
+  return buffers;
+}
+
+}  // namespace
+
+void moe(const Context& context, const MoeArgs& args) {
+  if (args.tokens == 0) return;
+  const Kernels& kernels = *context.kernels;
+  const int threads = context.pool->thread_count();
+  const Dimensions size = dimensions_of(args);
+  Carver carver(args.workspace);
+  const Plan plan = make_plan(args, size, carver);
+  const Buffers buffers = make_buffers(context, args, size, carver);
+
+  // Units of the first loop: every group has as many as the widest expert; surplus ones are empty.
+  int64_t inner_rows = 0;
+  for (int64_t g = 0; g < plan.group_count; ++g) {
+    inner_rows = std::max(inner_rows, expert_of(args, plan.group(g)).gate.rows);
+  }
+  const int64_t gate_step = rows_per_unit(inner_rows * plan.group_count, threads, kGateRows);
+  const int64_t per_group = divide_up(inner_rows, gate_step);
+  context.pool->run(plan.group_count * per_group, [&](int64_t unit, int worker) {
+    const Group group = plan.group(unit / per_group);
+    const int64_t row = unit % per_group * gate_step;
+    const int64_t end = std::min(row + gate_step, expert_of(args, group).gate.rows);
+    if (row < end) gate_up_unit(kernels, args, plan, buffers, group, row, end, worker);
+  });
+
+  const int64_t most = args.tokens <= kDecodeTokens ? kDownRows : kDownRowsPrefill;
+  const int64_t down_step = rows_per_unit(args.hidden, threads, most);
+  context.pool->run(divide_up(args.hidden, down_step), [&](int64_t unit, int worker) {
+    const int64_t row = unit * down_step;
+    down_unit(kernels, args, plan, buffers, row, std::min(row + down_step, args.hidden), worker);
+  });
+}
+
+}  // namespace moray::cpu
+
+namespace moray {
+
+int64_t moe_workspace_floats(const MoeArgs& args, int threads) {
+  const cpu::Dimensions size = cpu::dimensions_of(args);
+  const int64_t padded = cpu::padded_k(args.hidden);
+  return cpu::kCacheLineFloats + cpu::carved(args.tokens * args.top_k) + cpu::carved(size.rows) +
+         cpu::carved(size.groups * 3) + cpu::carved(int64_t(args.experts.size()) + 1) +
+         2 * cpu::carved(args.tokens * padded) + cpu::carved(size.rows * size.inner) +
+         threads * cpu::carved(cpu::scratch_floats(args, size));
+}
+
+}  // namespace moray
