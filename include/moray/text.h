@@ -74,27 +74,46 @@ struct ChatMessage {
   std::string reasoning;  // of an assistant turn, without the think tags; may be empty
 };
 
-struct ChatOptions {
-  bool add_generation_prompt = true;
-  bool enable_thinking = false;
+// A whole conversation as clients send it, for what ChatMessage cannot say: tool calls, tool results,
+// content in parts. All JSON text; key order is kept, since it shows in the prompt.
+struct ChatRequest {
+  std::string messages;   // an array of message objects, handed to the template as they are
+  std::string tools;      // an array of tool definitions; empty: none
+  std::string arguments;  // an object of further template variables; empty: none
 };
 
-// The checkpoint's own template, run by our interpreter.
+struct ChatOptions {
+  bool add_generation_prompt = true;
+  bool enable_thinking = false;  // `arguments` may name the same variable and then wins
+};
+
+// The checkpoint's own template, run by our interpreter: the subset of Jinja that chat templates use,
+// with jinja2's semantics as transformers configures it. What it does not know is refused by name
+// and line at load. Rendering is bounded in depth, steps and text, whatever template and request are.
 class ChatTemplate {
  public:
   // From `folder`/chat_template.jinja, else tokenizer_config.json's chat_template. A checkpoint
   // without one gives kNotFound.
   static Result<std::shared_ptr<const ChatTemplate>> load(const std::string& folder);
+  // From the template's text and tokenizer_config.json's (empty: no bos_token and the like).
+  static Result<std::shared_ptr<const ChatTemplate>> parse(std::string_view source,
+                                                           std::string_view tokenizer_config = "");
 
   virtual ~ChatTemplate() = default;
 
   // The prompt's token ids: scaffolding with control tokens, message content without, so that no
-  // content can forge a turn. Errors: the template's own raise_exception text, an unknown construct.
+  // content can forge a turn. Errors: the template's own raise_exception text and the line, a request
+  // that is not JSON of the stated kind, the bounds (kExhausted).
   virtual Result<std::vector<TokenId>> render(const Tokenizer& tokenizer,
                                               const std::vector<ChatMessage>& messages,
                                               const ChatOptions& options) const = 0;
+  virtual Result<std::vector<TokenId>> render(const Tokenizer& tokenizer,
+                                              const ChatRequest& request,
+                                              const ChatOptions& options) const = 0;
   // The same as one string, for display.
   virtual Result<std::string> render_text(const std::vector<ChatMessage>& messages,
+                                          const ChatOptions& options) const = 0;
+  virtual Result<std::string> render_text(const ChatRequest& request,
                                           const ChatOptions& options) const = 0;
 };
 
