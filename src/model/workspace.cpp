@@ -61,7 +61,7 @@ int64_t op_floats(const ModelConfig& c, int64_t tokens, int64_t capacity, int th
   for (int64_t k : {c.hidden, 2 * c.hidden, c.gdn_value_total(), c.num_heads * c.head_dim}) {
     floats = std::max(floats, linear_workspace_floats(tokens, k, threads));
   }
-  floats = std::max(floats, route_workspace_floats(tokens, c.num_experts, threads));
+  floats = std::max(floats, route_workspace_floats(tokens, c.hidden, c.num_experts, threads));
   return std::max(floats, moe_floats(c, tokens, threads));
 }
 

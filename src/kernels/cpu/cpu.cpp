@@ -5,14 +5,12 @@
 
 namespace moray {
 
-int64_t gdn_workspace_floats(const GdnArgs&, int) { return 0; }
 int64_t attention_workspace_floats(const AttentionArgs&, int) { return 0; }
 
 }  // namespace moray
 
 namespace moray::cpu {
 
-void gdn(const Context&, const GdnArgs& args) { ref::gdn(args); }
 void attention(const Context&, const AttentionArgs& args) { ref::attention(args); }
 
 }  // namespace moray::cpu

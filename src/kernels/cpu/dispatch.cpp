@@ -47,6 +47,7 @@ Kernels make_avx2_kernels() {
   table.level = Level::kAvx2;
   fill_elementwise_avx2(table);
   fill_linear_avx2(table);
+  fill_gdn_avx2(table);
   return table;
 }
 
@@ -55,6 +56,7 @@ Kernels make_avx512_kernels() {
   table.level = Level::kAvx512;
   fill_elementwise_avx512(table);
   fill_linear_avx512(table);
+  fill_gdn_avx512(table);
   if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi")) {
     fill_linear_avx512_bf16(table);
   }

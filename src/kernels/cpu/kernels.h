@@ -67,6 +67,45 @@ struct CombineJob {
   bool round;
 };
 
+// Convolution, SiLU, head norms and gates of tokens [0, tokens) of a block.
+struct GdnInputJob {
+  const float* const* rows;  // [taps - 1 + tokens] pre-conv inputs; token t is rows[taps - 1 + t]
+  const float* conv_weight;  // [channels, taps]
+  const float* b;            // [tokens, value_heads]
+  const float* a;
+  const float* a_log;
+  const float* dt_bias;
+  int64_t tokens, taps, key_heads, value_heads, key_dim, value_dim;
+  float* mixed;  // [tokens, channels]: q (normed and scaled), k (normed), v
+  float* beta;   // [tokens, value_heads]
+  float* g;      // [tokens, value_heads]
+};
+inline constexpr int64_t kGdnBlockTokens = 16;
+inline constexpr int64_t kGdnTaps = 8;  // most
+
+// All tokens of a call for one value head.
+struct GdnHeadJob {
+  const float* q;  // [tokens, key_dim], stride `mixed_stride`; likewise k and v
+  const float* k;
+  const float* v;
+  int64_t mixed_stride;
+  const float* beta;  // [tokens], stride `gate_stride`; likewise g
+  const float* g;
+  int64_t gate_stride;
+  const float* z;  // [tokens, value_dim], stride `out_stride`
+  float* out;      // likewise
+  int64_t out_stride;
+  const float* norm_weight;
+  float eps;
+  bool round;
+  int64_t tokens, position, key_dim, value_dim;
+  float* s;           // this head's part of the state
+  const float* keys;  // of its key head; rows of this call's tokens are not written here
+  float* writes;
+  float* log_decay;
+  float* scratch;  // gdn_head_scratch_floats
+};
+
 struct Kernels {
   Level level;
   bool has_bf16_products;
@@ -77,6 +116,8 @@ struct Kernels {
   void (*rms_norm)(const NormJob&);
   void (*silu_product)(const SiluJob&);
   void (*combine)(const CombineJob&);
+  void (*gdn_input)(const GdnInputJob&);
+  void (*gdn_head)(const GdnHeadJob&);
   // out[i] = f(in[i]); for tests and small vectors.
   void (*exp)(const float* in, int64_t count, float* out);
   void (*sigmoid)(const float* in, int64_t count, float* out);

@@ -16,6 +16,7 @@ struct Lanes {
   static constexpr int kWidth = 8;
   static constexpr int kTileTokens = 2;   // linear: tokens a register tile of 4 rows
   static constexpr int kTileColumns = 2;  // vectors of columns a register tile of 4 rows
+  static constexpr int kPairColumns = 4;  // vectors of columns a register tile of 2 rows
 
   static F zero() { return _mm256_setzero_ps(); }
   static F set(float value) { return _mm256_set1_ps(value); }
@@ -135,6 +136,22 @@ struct Lanes {
     float out[4];
     sum_rows4(parts, out);
     return out[0];
+  }
+  // w[j] = element j of 8 consecutive groups of four floats.
+  static void load_groups_of_four(const float* from, F (&w)[4]) {
+    const F r0 = load(from), r1 = load(from + 8), r2 = load(from + 16), r3 = load(from + 24);
+    const __m256d low01 = _mm256_castps_pd(_mm256_unpacklo_ps(r0, r1));
+    const __m256d high01 = _mm256_castps_pd(_mm256_unpackhi_ps(r0, r1));
+    const __m256d low23 = _mm256_castps_pd(_mm256_unpacklo_ps(r2, r3));
+    const __m256d high23 = _mm256_castps_pd(_mm256_unpackhi_ps(r2, r3));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const auto sorted = [order](__m256d v) {
+      return _mm256_permutevar8x32_ps(_mm256_castpd_ps(v), order);
+    };
+    w[0] = sorted(_mm256_unpacklo_pd(low01, low23));
+    w[1] = sorted(_mm256_unpackhi_pd(low01, low23));
+    w[2] = sorted(_mm256_unpacklo_pd(high01, high23));
+    w[3] = sorted(_mm256_unpackhi_pd(high01, high23));
   }
   static float largest(F v) {
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

@@ -17,6 +17,7 @@ struct Lanes {
   static constexpr int kWidth = 16;
   static constexpr int kTileTokens = 4;    // linear: tokens a register tile of 4 rows
   static constexpr int kTileColumns = 4;   // vectors of columns a register tile of 4 rows
+  static constexpr int kPairColumns = 8;   // vectors of columns a register tile of 2 rows
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set(float value) { return _mm512_set1_ps(value); }
@@ -125,6 +126,23 @@ struct Lanes {
     float out[4];
     sum_rows4(parts, out);
     return out[0];
+  }
+  // w[j] = element j of 16 consecutive groups of four floats.
+  static void load_groups_of_four(const float* from, F (&w)[4]) {
+    const F r0 = load(from), r1 = load(from + 16), r2 = load(from + 32), r3 = load(from + 48);
+    const __m512d low01 = _mm512_castps_pd(_mm512_unpacklo_ps(r0, r1));
+    const __m512d high01 = _mm512_castps_pd(_mm512_unpackhi_ps(r0, r1));
+    const __m512d low23 = _mm512_castps_pd(_mm512_unpacklo_ps(r2, r3));
+    const __m512d high23 = _mm512_castps_pd(_mm512_unpackhi_ps(r2, r3));
+    const __m512i order =
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const auto sorted = [order](__m512d v) {
+      return _mm512_permutexvar_ps(order, _mm512_castpd_ps(v));
+    };
+    w[0] = sorted(_mm512_unpacklo_pd(low01, low23));
+    w[1] = sorted(_mm512_unpackhi_pd(low01, low23));
+    w[2] = sorted(_mm512_unpacklo_pd(high01, high23));
+    w[3] = sorted(_mm512_unpackhi_pd(high01, high23));
   }
   static float largest(F v) { return _mm512_reduce_max_ps(v); }
 };
