@@ -48,6 +48,7 @@ Kernels make_avx2_kernels() {
   fill_elementwise_avx2(table);
   fill_linear_avx2(table);
   fill_gdn_avx2(table);
+  fill_attention_avx2(table);
   return table;
 }
 
@@ -57,6 +58,7 @@ Kernels make_avx512_kernels() {
   fill_elementwise_avx512(table);
   fill_linear_avx512(table);
   fill_gdn_avx512(table);
+  fill_attention_avx512(table);
   if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi")) {
     fill_linear_avx512_bf16(table);
   }

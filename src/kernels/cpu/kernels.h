@@ -106,6 +106,31 @@ struct GdnHeadJob {
   float* scratch;  // gdn_head_scratch_floats
 };
 
+// One head of q or k: norm, rotation, rounding.
+struct HeadJob {
+  const float* x;       // [dim]
+  const float* weight;  // [dim]
+  const float* cosine;  // [rotary_dim / 2], already times rope_scale
+  const float* sine;
+  int64_t dim, rotary_dim;
+  float eps;
+  bool zero_centred, round;
+  float* out;  // [dim]
+};
+
+// Adds p V over one range of keys to the sums of some queries.
+struct ValuesJob {
+  const void* values;   // [keys, dim] of the range
+  bool bf16;            // else float
+  int64_t dim;
+  const float* p;       // [queries, p_stride]
+  int64_t p_stride;
+  const int32_t* ends;  // [queries] keys each may see, counted from the range's first
+  int64_t queries;
+  float* sums;  // [queries, sum_stride]
+  int64_t sum_stride;
+};
+
 struct Kernels {
   Level level;
   bool has_bf16_products;
@@ -118,6 +143,15 @@ struct Kernels {
   void (*combine)(const CombineJob&);
   void (*gdn_input)(const GdnInputJob&);
   void (*gdn_head)(const GdnHeadJob&);
+  void (*prepare_head)(const HeadJob&);
+  // s <- e^{s scale - m} for count scores s, m the largest s scale; the sum goes to *total.
+  void (*softmax_part)(float* scores, int64_t count, float scale, float* largest, float* total);
+  void (*add_values)(const ValuesJob&);
+  // sums <- sums a + part b.
+  void (*merge_sums)(float* sums, float a, const float* part, float b, int64_t count);
+  // out = round(sums / total * sigmoid(gate)); gate may be null.
+  void (*finish_head)(const float* sums, float total, const float* gate, int64_t dim, bool round,
+                      float* out);
   // out[i] = f(in[i]); for tests and small vectors.
   void (*exp)(const float* in, int64_t count, float* out);
   void (*sigmoid)(const float* in, int64_t count, float* out);

@@ -9,10 +9,12 @@ namespace moray::cpu {
 void fill_elementwise_avx2(Kernels& table);
 void fill_linear_avx2(Kernels& table);
 void fill_gdn_avx2(Kernels& table);
+void fill_attention_avx2(Kernels& table);
 
 void fill_elementwise_avx512(Kernels& table);
 void fill_linear_avx512(Kernels& table);
 void fill_gdn_avx512(Kernels& table);
+void fill_attention_avx512(Kernels& table);
 void fill_linear_avx512_bf16(Kernels& table);  // needs AVX512_BF16 and AVX512_VBMI
 
 }  // namespace moray::cpu
