@@ -96,8 +96,12 @@ class Runner {
  public:
   Runner(const Weights& weights, Precision precision, int threads = 1, int64_t block_tokens = 256,
          int64_t capacity = 512)
+      : Runner(weights, precision, cpu::best_kernels(), threads, block_tokens, capacity) {}
+  Runner(const Weights& weights, Precision precision, const cpu::Kernels& kernels, int threads = 1,
+         int64_t block_tokens = 256, int64_t capacity = 512)
       : weights_(weights),
         pool_(threads),
+        context_(pool_, kernels),
         workspace_(weights.config, block_tokens, capacity, threads),
         state_(weights.config, capacity, precision),
         precision_(precision) {}
@@ -113,7 +117,7 @@ class Runner {
     std::vector<float> states(static_cast<size_t>(out.rows * c.hidden));
     for (int64_t at = 0; at < out.rows; at += workspace_.block_tokens()) {
       const int64_t count = std::min(workspace_.block_tokens(), out.rows - at);
-      forward(weights_, pool_, workspace_,
+      forward(weights_, context_, workspace_,
               {.tokens = tokens.subspan(static_cast<size_t>(at), static_cast<size_t>(count)),
                .state = &state_,
                .precision = precision_,
@@ -134,7 +138,7 @@ class Runner {
       const int64_t count = std::min(workspace_.block_tokens(), out.rows - at);
       std::vector<float> own(static_cast<size_t>(count * c.hidden));
       mtp_forward(
-          weights_, pool_, workspace_,
+          weights_, context_, workspace_,
           {.next_tokens = next_tokens.subspan(static_cast<size_t>(at), static_cast<size_t>(count)),
            .hidden = hidden.data() + at * c.hidden,
            .state = &state_,
@@ -151,6 +155,7 @@ class Runner {
  private:
   const Weights& weights_;
   ThreadPool pool_;
+  cpu::Context context_;
   Workspace workspace_;
   State state_;
   Precision precision_;

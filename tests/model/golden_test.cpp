@@ -70,6 +70,25 @@ TEST_P(Golden, DefaultPrecisionCostsNoMoreThanTransformersOwn) {
   EXPECT_GE(static_cast<double>(same_top) / rows, 0.93);
 }
 
+// Each instruction level has its own inner loops; all of them must agree, and with themselves to
+// the bit however the prompt is cut.
+TEST_P(Golden, EveryInstructionLevelOfThisMachineAgrees) {
+  for (cpu::Level level : {cpu::Level::kAvx2, cpu::Level::kAvx512}) {
+    const auto kernels = cpu::kernels_for(level);
+    if (!kernels.ok()) continue;  // best_kernels() is one of the two, so that one always runs
+    SCOPED_TRACE(std::string(cpu::level_name(level)));
+    for (Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+      Runner whole(*fixture_.weights, precision, **kernels);
+      Runner cut(*fixture_.weights, precision, **kernels, 2, 7);
+      const Matrix found = whole.feed(tokens());
+      EXPECT_EQ(cut.feed(tokens()).values, found.values);
+      if (precision == Precision::kFloat32) {
+        EXPECT_TRUE(close_to(found, fixture_.logits));
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Tiny, Golden, ::testing::Values("tiny-fused", "tiny-experts", "tiny-fp8"),
                          fixture_label);
 
