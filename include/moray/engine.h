@@ -93,8 +93,9 @@ class Engine {
   virtual std::string weights_line() const = 0;   // "FP8 128x128 + BF16"
   virtual std::string kv_line() const = 0;        // "BF16" or "F32"
   virtual int64_t decode_bytes(int64_t depth) const = 0;  // bytes a step must read at that depth
-  // Seconds in which this engine's threads just read that many bytes: a decode step's ceiling.
-  virtual double measure_read_seconds(int64_t bytes) const = 0;
+  // Seconds in which this engine's threads just read decode_bytes(depth) bytes from memory laid out
+  // and chosen as a step's are, and did nothing else: the ceiling of a step. Takes a moment.
+  virtual double measure_read_seconds(int64_t depth) const = 0;
   // What a user should be told once about this checkpoint, a line each.
   virtual std::span<const std::string> notes() const = 0;
   virtual Result<std::unique_ptr<Session>> new_session() const = 0;

@@ -118,8 +118,9 @@ Result<Measurement> measure(const Engine& engine, Session& session, const BenchT
   Measurement result;
   result.test = test;
   if (test.phase == Phase::kDecode) {
-    result.bytes_per_token = engine.decode_bytes(test.depth + test.tokens / 2);
-    result.read_seconds = engine.measure_read_seconds(result.bytes_per_token);
+    const int64_t middle_depth = test.depth + test.tokens / 2;
+    result.bytes_per_token = engine.decode_bytes(middle_depth);
+    result.read_seconds = engine.measure_read_seconds(middle_depth);
   }
   Progress progress(test.name(), ProgressUnit::kTokens, !options.common.is_quiet);
   for (int64_t run = -1; run < options.repetitions; ++run) {

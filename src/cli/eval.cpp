@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "src/cli/command.h"
+#include "src/cli/generation.h"
 #include "src/cli/input.h"
 #include "src/cli/interrupt.h"
 #include "src/cli/model_choice.h"
@@ -72,10 +73,10 @@ Status eval_command(const Options& options, Output& output) {
   ASSIGN_OR_RETURN(const auto session, engine->new_session());
   const auto began = std::chrono::steady_clock::now();
   FileScore total{"total", 0, 0, 0};
-  output.write("     bytes     tokens  bits/byte  file\n");
   for (const std::string& path : options.text_files) {
     ASSIGN_OR_RETURN(const FileScore score,
                      score_file(*engine, *session, *start, path, options.common.is_quiet));
+    if (total.bytes == 0) output.write("     bytes     tokens  bits/byte  file\n");
     if (!output.write(row(score))) return output.status();
     total.bytes += score.bytes;
     total.tokens += score.tokens;
@@ -86,9 +87,8 @@ Status eval_command(const Options& options, Output& output) {
   if (!options.common.is_quiet) {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-    print_note(fmt::format("{} tokens in {:.1f} s ({:.0f} tokens/s)\nbackend: {}", total.tokens,
-                           seconds, static_cast<double>(total.tokens) / seconds,
-                           engine->backend_line()));
+    print_note(fmt::format("{} tokens in {:.1f} s ({:.0f} tokens/s)\n{}", total.tokens, seconds,
+                           static_cast<double>(total.tokens) / seconds, engine_lines(*engine)));
   }
   return Status();
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <limits>
+
 #include "src/cli/interrupt.h"
 #include "src/cli/progress.h"
 
@@ -32,15 +34,26 @@ void print_statistics(const GenerateResult& result, const Engine& engine, int64_
       "\nprompt:  {} tokens in {:.2f} s{}\n"
       "answer:  {} tokens in {:.2f} s{}\n"
       "stopped: {}\n"
-      "backend: {}\n"
-      "model:   {}, {}",
+      "{}",
       result.prompt_tokens, result.prefill_seconds,
       rate(result.prompt_tokens, result.prefill_seconds), sampled, result.decode_seconds,
       rate(sampled - 1, result.decode_seconds), stop_line(result, engine, max_tokens),
-      engine.backend_line(), engine.model_name(), engine.weights_line()));
+      engine_lines(engine)));
 }
 
 }  // namespace
+
+std::string engine_lines(const Engine& engine) {
+  std::string lines = fmt::format("backend: {}\nmodel:   {}, {}", engine.backend_line(),
+                                  engine.model_name(), engine.weights_line());
+  for (const std::string& note : engine.notes()) lines += "\nnote:    " + note;
+  return lines;
+}
+
+Status check_flags(const SamplingFlags& flags) {
+  constexpr int64_t kAnyVocabulary = std::numeric_limits<TokenId>::max();
+  return validate(apply_flags(SamplingOptions(), flags), kAnyVocabulary);
+}
 
 SamplingOptions apply_flags(SamplingOptions base, const SamplingFlags& flags) {
   base.temperature = flags.temperature.value_or(base.temperature);

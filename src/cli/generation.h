@@ -9,8 +9,14 @@
 
 namespace moray {
 
+// Sampling flags that no model would accept, refused before one is loaded.
+Status check_flags(const SamplingFlags& flags);
+
 // `base` with everything the user gave put over it.
 SamplingOptions apply_flags(SamplingOptions base, const SamplingFlags& flags);
+
+// What computed, what was loaded and what a user should know about it: lines for stderr.
+std::string engine_lines(const Engine& engine);
 
 // Samples after `prompt`, writes the text as it comes, then statistics to stderr unless quiet.
 // Ctrl-C ends it early with kCancelled, after the statistics.

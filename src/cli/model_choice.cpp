@@ -1,7 +1,6 @@
 #include "src/cli/model_choice.h"
 
 #include "src/cli/interrupt.h"
-#include "src/cli/output.h"
 #include "src/cli/progress.h"
 
 namespace moray {
@@ -25,11 +24,7 @@ Result<std::shared_ptr<const Engine>> open_engine(const Options& options) {
     progress.update(done, total);
     return !is_interrupted();
   };
-  ASSIGN_OR_RETURN(auto engine, Engine::open(engine_options));
-  if (!common.is_quiet) {
-    for (const std::string& note : engine->notes()) print_note("note: " + note);
-  }
-  return engine;
+  return Engine::open(engine_options);
 }
 
 }  // namespace moray

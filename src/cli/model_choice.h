@@ -13,7 +13,7 @@ inline constexpr const char* kShippedModel = "moray-nano";
 // The folder of the model that was asked for, or of the one that ships.
 Result<std::string> find_model(const Options& options);
 
-// Opens it with a progress bar; says on stderr what the user should know about it (unless quiet).
+// Opens it with a progress bar (unless quiet).
 Result<std::shared_ptr<const Engine>> open_engine(const Options& options);
 
 }  // namespace moray

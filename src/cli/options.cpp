@@ -290,7 +290,8 @@ std::string join_arguments(int argc, const char* const* argv) {
 }
 
 // CLI11's report as one line that names the option, what was found and what was expected.
-std::string error_line(const CLI::App& root, const CLI::ParseError& error) {
+std::string error_line(const CLI::App& root, const CLI::ParseError& error,
+                       const std::string& first_argument) {
   std::string help = "moray --help";
   for (const CLI::App* command : root.get_subcommands()) {
     help = "moray " + command->get_name() + " --help";
@@ -303,7 +304,8 @@ std::string error_line(const CLI::App& root, const CLI::ParseError& error) {
                        what.substr(colon == std::string::npos ? 0 : colon + 2));
   } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
              root.get_subcommands().empty()) {
-    what = "command: found none, expected run, complete, info, list, tokenize, eval or bench";
+    what = fmt::format("command: found {}, expected run, complete, info, list, tokenize, eval or "
+                       "bench", first_argument.empty() ? "none" : "'" + first_argument + "'");
   } else if (dynamic_cast<const CLI::ValidationError*>(&error) == nullptr) {
     what = "option: " + what;
   }
@@ -336,7 +338,7 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
       root.exit(error, out, ignored);
       return {std::nullopt, out.str(), ExitCode::kOk};
     }
-    return {std::nullopt, error_line(root, error), ExitCode::kUsage};
+    return {std::nullopt, error_line(root, error, argc > 1 ? argv[1] : ""), ExitCode::kUsage};
   }
   options.places = find_model_places();
   options.command_line = join_arguments(argc, argv);

@@ -46,8 +46,8 @@ class LoadedEngine final : public Engine, public std::enable_shared_from_this<Lo
   std::string weights_line() const override;
   std::string kv_line() const override { return options_.float32 ? "F32" : "BF16"; }
   int64_t decode_bytes(int64_t depth) const override;
-  double measure_read_seconds(int64_t bytes) const override;
-  std::span<const std::string> notes() const override { return notes_of(*weights_); }
+  double measure_read_seconds(int64_t depth) const override;
+  std::span<const std::string> notes() const override { return notes_; }
   Result<std::unique_ptr<Session>> new_session() const override;
 
  private:
@@ -67,7 +67,9 @@ class LoadedEngine final : public Engine, public std::enable_shared_from_this<Lo
   SessionContext shared_;
   std::shared_ptr<const ChatTemplate> template_;
   SamplingOptions sampling_;
+  std::vector<std::string> notes_;
   int64_t context_ = 0;
+  int64_t expert_bytes_ = 0;  // of all routed experts of the trunk
   mutable std::mutex pass_mutex_;  // guards pool_ and workspace_
   mutable std::optional<ThreadPool> pool_;
   mutable std::optional<Workspace> workspace_;
@@ -125,12 +127,18 @@ SamplingOptions sampling_of(const GenerationDefaults& defaults) {
   return sampling;
 }
 
-int64_t tensor_bytes(const Checkpoint& checkpoint) {
+// Bytes of the tensors whose name `is_wanted`.
+template <typename Wanted>
+int64_t tensor_bytes(const Checkpoint& checkpoint, Wanted is_wanted) {
   int64_t bytes = 0;
   for (const std::string_view name : checkpoint.names()) {
-    bytes += static_cast<int64_t>(checkpoint.find(name)->bytes.size());
+    if (is_wanted(name)) bytes += static_cast<int64_t>(checkpoint.find(name)->bytes.size());
   }
   return bytes;
+}
+
+bool is_routed_expert_of_trunk(std::string_view name) {
+  return name.find(".mlp.experts.") != std::string_view::npos && !name.starts_with("mtp.");
 }
 
 Status LoadedEngine::load_text(const Checkpoint& checkpoint) {
@@ -165,7 +173,7 @@ Status LoadedEngine::plan(const Checkpoint& checkpoint) {
   question.requested = options_.context;
   question.max_positions = config.max_positions;
   question.available_bytes = available_memory_bytes();
-  question.weight_bytes = tensor_bytes(checkpoint);
+  question.weight_bytes = tensor_bytes(checkpoint, [](std::string_view) { return true; });
   question.fixed_bytes =
       options_.block_tokens * config.hidden * kWorkspaceBytesPerTokenAndHidden +
       config.vocab_rows * static_cast<int64_t>(sizeof(float));
@@ -173,6 +181,11 @@ Status LoadedEngine::plan(const Checkpoint& checkpoint) {
     return State::bytes_needed(config, tokens, precision());
   };
   ASSIGN_OR_RETURN(context_, plan_context(question));
+  if (options_.context == 0 && context_ < config.max_positions) {
+    notes_.push_back(fmt::format("context of {} tokens, not the model's {}: its state takes half "
+                                 "of the memory that is free (another one can be asked for)",
+                                 context_, config.max_positions));
+  }
   return Status();
 }
 
@@ -186,7 +199,10 @@ Result<std::shared_ptr<const Engine>> LoadedEngine::load(const EngineOptions& op
   ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::open(options.model_folder));
   RETURN_IF_ERROR(engine->load_text(*checkpoint));
   RETURN_IF_ERROR(engine->plan(*checkpoint));
+  engine->expert_bytes_ = tensor_bytes(*checkpoint, is_routed_expert_of_trunk);
   ASSIGN_OR_RETURN(engine->weights_, load_weights(checkpoint, {.progress = options.on_load}));
+  const std::span<const std::string> model_notes = notes_of(*engine->weights_);
+  engine->notes_.insert(engine->notes_.end(), model_notes.begin(), model_notes.end());
   engine->pool_.emplace(options.threads);
   engine->workspace_.emplace(config_of(*engine->weights_), options.block_tokens, engine->context_,
                              engine->pool_->thread_count());
@@ -211,9 +227,14 @@ int64_t LoadedEngine::decode_bytes(int64_t depth) const {
   return decode_weight_bytes(*weights_) + decode_state_bytes(*weights_, depth, precision());
 }
 
-double LoadedEngine::measure_read_seconds(int64_t bytes) const {
+double LoadedEngine::measure_read_seconds(int64_t depth) const {
+  const ModelConfig& config = config_of(*weights_);
+  StepReads reads;
+  reads.pool_bytes = expert_bytes_;
+  reads.chosen_bytes = expert_bytes_ * config.top_k / config.num_experts;
+  reads.always_bytes = decode_bytes(depth) - reads.chosen_bytes;
   const std::lock_guard<std::mutex> lock(pass_mutex_);
-  return moray::measure_read_seconds(*pool_, bytes);
+  return moray::measure_read_seconds(*pool_, reads);
 }
 
 void LoadedEngine::run_forward(State& state, std::span<const TokenId> tokens, int64_t logit_rows,

@@ -7,14 +7,14 @@
 #include <chrono>
 #include <vector>
 
+#include "src/generate/random.h"
+
 namespace moray {
 namespace {
 
-constexpr int64_t kSliceBytes = 64 * 1024;  // what a worker takes at a time; fits any L2
-constexpr int kPasses = 15;
-// Reading a pass may take no time at all for a tiny model; then passes are repeated inside one
-// measurement until it reads this much.
-constexpr int64_t kMeasuredBytesMin = int64_t{64} << 20;
+constexpr int64_t kSliceBytes = 32 * 1024;  // what a worker takes at a time; half an expert matrix
+constexpr int64_t kSliceWords = kSliceBytes / 8;
+constexpr int kPasses = 101;
 
 // One clone an instruction set, picked by the loader: the loop is plain C++ and auto-vectorised.
 __attribute__((target_clones("avx512f", "avx2", "default"))) uint64_t sum_words(
@@ -31,31 +31,35 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) uint64_t sum_words(
   return sum;
 }
 
+int64_t slices_of(int64_t bytes) { return (bytes + kSliceBytes - 1) / kSliceBytes; }
+
 }  // namespace
 
-double measure_read_seconds(ThreadPool& pool, int64_t bytes) {
-  constexpr int64_t kSliceWords = kSliceBytes / 8;
-  const int64_t slices = std::max<int64_t>(1, (bytes + kSliceBytes - 1) / kSliceBytes);
-  const std::vector<uint64_t> words(static_cast<size_t>(slices * kSliceWords), 1);
-  const int64_t repeats =
-      std::max<int64_t>(1, kMeasuredBytesMin / (slices * kSliceBytes));
+double measure_read_seconds(ThreadPool& threads, const StepReads& reads) {
+  const int64_t always = slices_of(reads.always_bytes);
+  const int64_t in_pool = slices_of(reads.pool_bytes);
+  const int64_t count = always + std::min(in_pool, slices_of(reads.chosen_bytes));
+  const std::vector<uint64_t> words(static_cast<size_t>((always + in_pool) * kSliceWords), 1);
   std::atomic<uint64_t> sink{0};  // makes the sums observable, so that the reads happen
   std::array<double, kPasses> seconds{};
   for (int pass = -1; pass < kPasses; ++pass) {
+    const auto pass_key = static_cast<uint64_t>(pass + 1);
+    // Distinct slices: the first `count - always` of the pool's cycle from a random start.
+    const auto first = static_cast<int64_t>(uniform_at(pass_key, 0) * static_cast<double>(in_pool));
     const auto start = std::chrono::steady_clock::now();
-    for (int64_t repeat = 0; repeat < repeats; ++repeat) {
-      pool.run(slices, [&](int64_t slice, int) {
-        sink.fetch_add(sum_words(words.data() + slice * kSliceWords, kSliceWords),
-                       std::memory_order_relaxed);
-      });
-    }
+    threads.run(count, [&](int64_t index, int) {
+      const int64_t slice =
+          index < always ? index : always + (first + index - always) % in_pool;
+      sink.fetch_add(sum_words(words.data() + slice * kSliceWords, kSliceWords),
+                     std::memory_order_relaxed);
+    });
     const double elapsed =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (pass >= 0) seconds[static_cast<size_t>(pass)] = elapsed / static_cast<double>(repeats);
+    if (pass >= 0) seconds[static_cast<size_t>(pass)] = elapsed;
   }
   std::nth_element(seconds.begin(), seconds.begin() + kPasses / 2, seconds.end());
-  return seconds[kPasses / 2] * static_cast<double>(bytes) /
-         static_cast<double>(slices * kSliceBytes);
+  return seconds[kPasses / 2] * static_cast<double>(reads.always_bytes + reads.chosen_bytes) /
+         static_cast<double>(count * kSliceBytes);
 }
 
 }  // namespace moray

@@ -7,9 +7,17 @@
 
 namespace moray {
 
-// Seconds in which `pool` reads `bytes` bytes once: the median of several passes over one buffer of
-// that size after a warm-up pass, so that what stays in the caches between passes comes from there,
-// as it may for the weights of successive decode steps. Allocates and frees the buffer.
-double measure_read_seconds(ThreadPool& pool, int64_t bytes);
+// What a decode step reads: some bytes at every step, and a changing part of a larger set.
+struct StepReads {
+  int64_t always_bytes = 0;  // trunk, head, state, KV
+  int64_t pool_bytes = 0;    // all routed experts
+  int64_t chosen_bytes = 0;  // of the pool, those of one step: top_k of num_experts
+};
+
+// Seconds in which `threads` read one step's bytes: the median of many passes after a warm-up, each
+// with another pseudo-random choice from the pool. What stays in the caches from one pass to the
+// next comes from there, as it does in successive decode steps; what does not, does not. Allocates
+// always_bytes + pool_bytes and frees them.
+double measure_read_seconds(ThreadPool& threads, const StepReads& reads);
 
 }  // namespace moray

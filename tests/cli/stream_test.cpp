@@ -1,0 +1,95 @@
+// Streams that end early: full disk, closed pipe, Ctrl-C, a model file that shrinks under the run.
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "tests/cli/moray.h"
+
+namespace moray {
+namespace {
+
+// Runs until it is stopped: 4,095 tokens.
+const std::vector<std::string> kEndless =
+    with({"run", kTinyModel, "-p", "x", "--max-tokens", "-1"}, kNoEnd);
+
+TEST(Streams, AFullDiskIsOneLineAndItsCode) {
+  TempFolder folder;
+  const std::string file = folder.write("a.py", "x = 1\n");
+  const std::vector<std::vector<std::string>> commands = {
+      {"run", kTinyModel, "-p", "x", "--max-tokens", "9"},
+      {"complete", file, "-m", kTinyModel, "--line", "1", "--col", "5"},
+      {"tokenize", kTinyModel, "-p", "x"},
+      {"tokenize", kTinyModel, "-p", "x", "--count"},
+      {"info", kTinyModel},
+      {"eval", kTinyModel, "--text", file},
+      {"bench", "-m", kTinyModel, "-p", "4", "-n", "4", "-r", "1"},
+      {"--version"},
+      {"--help"},
+  };
+  for (const std::vector<std::string>& command : commands) {
+    SCOPED_TRACE(testing::PrintToString(command));
+    ProcessRequest request = moray_request(command);
+    request.stdout_path = "/dev/full";
+    expect_refusal(run_process(request), 6, {"stdout: found 'No space left on device'"});
+  }
+  expect_refusal(moray({"bench", "-m", kTinyModel, "-p", "4", "-n", "0", "-r", "1",
+                        "--output-file", "/dev/full"}),
+                 6, {"/dev/full: found 'No space left on device'"});
+}
+
+TEST(Streams, AClosedPipeEndsQuietly) {
+  ProcessRequest request = moray_request(kEndless);
+  request.on_output = [](pid_t, const std::string&) { return false; };
+  const ProcessResult result = run_process(request);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+}
+
+TEST(Streams, CtrlCStopsCleanlyWithStatistics) {
+  ProcessRequest request = moray_request(kEndless);
+  bool is_sent = false;
+  request.on_output = [&is_sent](pid_t pid, const std::string&) {
+    if (!is_sent) kill(pid, SIGINT);
+    is_sent = true;
+    return true;
+  };
+  const ProcessResult result = run_process(request);
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_FALSE(result.out.empty());
+  EXPECT_NE(result.err.find("stopped: interrupted; the answer is incomplete"), std::string::npos)
+      << result.err;
+  EXPECT_EQ(result.err.find("error:"), std::string::npos) << result.err;
+}
+
+TEST(Streams, CtrlCEndsABench) {
+  ProcessRequest request = moray_request(
+      {"bench", "-m", kTinyModel, "-p", "4", "-n", "2000", "-r", "1000", "-o", "jsonl"});
+  request.on_output = [](pid_t pid, const std::string&) {
+    kill(pid, SIGINT);
+    return true;
+  };
+  const ProcessResult result = run_process(request);
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1);  // pp4 and no torn tg2000
+}
+
+TEST(Streams, B48AModelFileThatShrinksIsNamed) {
+  TempFolder folder;
+  const std::string model = copy_tiny_model(folder);
+  std::vector<std::string> arguments = kEndless;
+  arguments[1] = model;
+  ProcessRequest request = moray_request(with(arguments, {"--quiet"}));
+  bool is_cut = false;
+  request.on_output = [&](pid_t, const std::string&) {
+    if (!is_cut) std::filesystem::resize_file(model + "/model.safetensors", 4096);
+    is_cut = true;
+    return true;
+  };
+  const ProcessResult result = run_process(request);
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_TRUE(result.err.starts_with("error: ")) << result.err;
+  EXPECT_NE(result.err.find("model.safetensors"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace moray
