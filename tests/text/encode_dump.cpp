@@ -46,6 +46,5 @@ int main(int argc, char** argv) {
     return 1;
   }
   const bool allows = std::string_view(argv[2]) == "allow";
-  return dump(**tokenizer,
-              allows ? moray::ControlTokens::kAllow : moray::ControlTokens::kAsText);
+  return dump(**tokenizer, allows ? moray::ControlTokens::kAllow : moray::ControlTokens::kAsText);
 }
