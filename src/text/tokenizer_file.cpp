@@ -192,7 +192,6 @@ Status read_tokenizer_json(JsonObject root, std::string_view config_json, Tokeni
   auto merges = array_field(*model, "model", "merges");
   RETURN_IF_ERROR(in_file(name, merges.status()));
   RETURN_IF_ERROR(in_file(name, read_merges(*merges, index, file)));
-  set_added_token_bytes(file);
   return Status();
 }
 

@@ -213,6 +213,16 @@ Status read_vocabulary(JsonObject vocabulary, TokenizerFile& file, TokenIndex& i
       return invalid("model.vocab", fmt::format("{} twice", quote_bytes(text)), "each token once");
     }
   }
+  for (const AddedToken& token : file.added) {
+    const std::string_view spelled = file.tokens.bytes(token.id);
+    if (!spelled.empty() && spelled != token.text) {
+      return invalid("model.vocab",
+                     fmt::format("added token {} as {} in the byte alphabet",
+                                 quote_bytes(token.text), quote_bytes(spelled)),
+                     "the same bytes");
+    }
+    file.tokens.set(token.id, token.text);
+  }
   return find_byte_tokens(index, file);
 }
 
@@ -242,14 +252,5 @@ Status read_merges(JsonArray merges, const TokenIndex& index, TokenizerFile& fil
   return Status();
 }
 
-void set_added_token_bytes(TokenizerFile& file) {
-  const AddedLookup lookup(file.added);
-  // An added token that is not what its spelling in the byte alphabet says is no model token.
-  std::erase_if(file.model_ids, [&](TokenId id) {
-    const auto found = lookup.by_id.find(id);
-    return found != lookup.by_id.end() && file.added[found->second].text != file.tokens.bytes(id);
-  });
-  for (const AddedToken& token : file.added) file.tokens.set(token.id, token.text);
-}
 
 }  // namespace moray

@@ -140,6 +140,13 @@ const std::vector<BadFile>& bad_files() {
        R"(model.vocab: found id 64 for "a", expected "<|im_start|>" as in added_tokens)"},
       {"added token under another id", [](Json& j) { j["added_tokens"][1]["content"] = "a"; },
        R"(model.vocab: found "a" with id 64, expected id 1001 as in added_tokens)"},
+      {"added token that the byte alphabet spells otherwise",
+       [](Json& j) {
+         j["added_tokens"][1]["content"] = "é";
+         j["added_tokens"][1]["id"] = j["model"]["vocab"]["é"];
+       },
+       R"(model.vocab: found added token "\xC3\xA9" as "\xE9" in the byte alphabet, )"
+       "expected the same bytes"},
       {"added tokens no array", [](Json& j) { j["added_tokens"] = 3; },
        "added_tokens: found 3, expected an array"},
   };
@@ -227,14 +234,12 @@ TEST(TokenizerConfig, AddsTokensAndChangesFlags) {
 
 TEST(TokenizerConfig, ContradictionsAreNamed) {
   const std::string json = read_text(data_path("qwen35/tokenizer.json"));
-  EXPECT_EQ(
-      error_of(json, R"({"added_tokens_decoder":{"1000":{"content":"<|other|>"}}})"),
-      R"(tokenizer_config.json: added_tokens_decoder["1000"]: found "<|other|>", )"
-      R"(expected "<|endoftext|>" as in tokenizer.json)");
-  EXPECT_EQ(
-      error_of(json, R"({"added_tokens_decoder":{"1e3":{"content":"x"}}})"),
-      R"(tokenizer_config.json: added_tokens_decoder["1e3"]: found "1e3", )"
-      "expected an id from 0 to 4194303");
+  EXPECT_EQ(error_of(json, R"({"added_tokens_decoder":{"1000":{"content":"<|other|>"}}})"),
+            R"(tokenizer_config.json: added_tokens_decoder["1000"]: found "<|other|>", )"
+            R"(expected "<|endoftext|>" as in tokenizer.json)");
+  EXPECT_EQ(error_of(json, R"({"added_tokens_decoder":{"1e3":{"content":"x"}}})"),
+            R"(tokenizer_config.json: added_tokens_decoder["1e3"]: found "1e3", )"
+            "expected an id from 0 to 4194303");
   EXPECT_EQ(error_of(json, R"({"added_tokens_decoder":{"64":{"content":"x"}}})"),
             R"(tokenizer.json: model.vocab: found id 64 for "a", expected "x" as in added_tokens)");
   EXPECT_EQ(error_of(json, R"({"added_tokens_decoder":[]})"),
