@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CODE_POINTS = [cp for cp in range(0x110000) if not 0xD800 <= cp < 0xE000]
 LETTER, MARK, NUMBER, SPACE, WORD, COMPOSES, DECOMPOSES = (1 << bit for bit in range(7))
 # NFC is digested over each code point alone and in these surroundings.
-NFC_FRAMES = ["{}", "a{}", "{}\u0301", "\u0345{}\u0334", "e\u0323{}\u0323", "\u1112{}\u11ab", "\uac00{}"]
+NFC_FRAMES = ["{}", "a{}", "{}\u0301", "\u0345{}\u0334", "e\u0323{}\u0323", "\u1112{}\u11ab",
+              "\uac00{}"]
 
 
 def read_tables():

@@ -26,13 +26,15 @@ RandomModel make_model(FreshRandom& random, uint32_t merges) {
   }
   std::map<std::string, TokenId> by_bytes;
   std::vector<TokenId> usable;
-  for (const char c : std::string_view("abcd")) usable.push_back(model.byte_tokens[static_cast<uint8_t>(c)]);
+  for (const char c : std::string_view("abcd"))
+    usable.push_back(model.byte_tokens[static_cast<uint8_t>(c)]);
   std::vector<uint32_t> ranks(merges);
   for (uint32_t i = 0; i < merges; ++i) ranks[i] = i;
   std::shuffle(ranks.begin(), ranks.end(), random.engine);
   for (uint32_t i = 0; i < merges; ++i) {
     const TokenId left = random.pick(usable), right = random.pick(usable);
-    const std::string joined = std::string(model.tokens.bytes(left)) + std::string(model.tokens.bytes(right));
+    const std::string joined =
+        std::string(model.tokens.bytes(left)) + std::string(model.tokens.bytes(right));
     if (joined.size() > 12) continue;
     auto [place, is_new] = by_bytes.emplace(joined, model.tokens.end());
     if (is_new) {

@@ -30,7 +30,8 @@ TEST_P(Golden, B03BytesComeBackAsNfc) {
   for (const auto& text : read_json("texts.json")) {
     const auto ids = tokenizer->encode(text.get<std::string>(), ControlTokens::kAsText);
     ASSERT_TRUE(ids.ok());
-    EXPECT_EQ(join_bytes(*tokenizer, *ids), normalize_nfc(text.get_ref<const std::string&>(), buffer))
+    EXPECT_EQ(join_bytes(*tokenizer, *ids),
+              normalize_nfc(text.get_ref<const std::string&>(), buffer))
         << text;
   }
 }

@@ -53,7 +53,8 @@ Streamed stream(const std::vector<std::string>& tokens) {
 TEST(StreamDecoder, B05BadBytesBecomeWhatPythonMakesOfThem) {
   FreshRandom random;
   SCOPED_TRACE(random.trace());
-  for (const auto& [hex, expected] : read_json("lossy.json").get<std::vector<std::pair<std::string, std::string>>>()) {
+  for (const auto& [hex, expected] :
+       read_json("lossy.json").get<std::vector<std::pair<std::string, std::string>>>()) {
     const std::string bytes = from_hex(hex);
     std::vector<std::string> tokens;
     for (size_t start = 0; start < bytes.size();) {
@@ -127,8 +128,8 @@ TEST(TokenIds, B06IdsOutOfRangeAndHolesStandForNothing) {
   EXPECT_EQ(tokenizer->token_count(), 2001);
   EXPECT_TRUE(tokenizer->is_token(2000));
   StreamDecoder decoder(tokenizer);
-  for (const TokenId id : {-1, std::numeric_limits<TokenId>::min(), std::numeric_limits<TokenId>::max(),
-                           1500, 1999, 2001}) {
+  for (const TokenId id : {-1, std::numeric_limits<TokenId>::min(),
+                           std::numeric_limits<TokenId>::max(), 1500, 1999, 2001}) {
     EXPECT_FALSE(tokenizer->is_token(id)) << id;
     EXPECT_EQ(tokenizer->token_bytes(id, true), "") << id;
     EXPECT_EQ(decoder.push(id), "") << id;

@@ -46,7 +46,9 @@ struct FreshRandom {
   std::mt19937 engine{seed};
 
   std::string trace() const { return "seed " + std::to_string(seed); }
-  uint32_t below(uint32_t end) { return std::uniform_int_distribution<uint32_t>(0, end - 1)(engine); }
+  uint32_t below(uint32_t end) {
+    return std::uniform_int_distribution<uint32_t>(0, end - 1)(engine);
+  }
   template <typename T>
   const T& pick(const std::vector<T>& from) {
     return from[below(static_cast<uint32_t>(from.size()))];

@@ -11,8 +11,8 @@ namespace {
 
 using Predicate = std::function<bool(uint32_t)>;
 
-// One part of an alternative: characters that satisfy `accepts`, between `least` and `most` of them,
-// as many as possible first.
+// One part of an alternative: characters that satisfy `accepts`, between `least` and `most` of
+// them, as many as possible first.
 struct Part {
   Predicate accepts;
   size_t least, most;
@@ -37,7 +37,9 @@ Predicate folds_to(char lower) {
            (lower == 's' && cp == 0x17F);
   };
 }
-bool is_line_end(uint32_t cp) { return cp == '\r' || cp == '\n'; }
+bool is_line_end(uint32_t cp) {
+  return cp == '\r' || cp == '\n';
+}
 
 // The pattern, term by term.
 std::vector<Alternative> alternatives(uint8_t letters) {
@@ -85,7 +87,8 @@ std::vector<std::string> split_by_pattern(const std::vector<Alternative>& all,
   std::vector<std::string> words;
   for (size_t at = 0; at < text.size();) {
     size_t end = std::u32string::npos;
-    for (size_t i = 0; i < all.size() && end == std::u32string::npos; ++i) end = match(all[i], text, at, 0);
+    for (size_t i = 0; i < all.size() && end == std::u32string::npos; ++i)
+      end = match(all[i], text, at, 0);
     EXPECT_NE(end, std::u32string::npos) << "the pattern matches every text";
     std::string word;
     for (; at < end; ++at) append_character(word, text[at]);
@@ -109,9 +112,10 @@ class Scanner : public testing::TestWithParam<WordPattern> {};
 TEST_P(Scanner, RandomTextSplitsAsThePatternSays) {
   const uint8_t letters = GetParam() == WordPattern::kQwen2 ? kLetter : kLetter | kMark;
   const auto all = alternatives(letters);
-  const std::vector<uint32_t> frequent = {' ', ' ', '\n', '\r', '\t', '\'', 's', 'S', 'l', 'L', 'r', 'e',
-                                          'v', 'd', 'm', 't', '1', '(', '-', 0x17F, 0xA0, 0x2028, 0x85,
-                                          0x301, 0x93E, 0x660, 0x4E00, 0x1F600, 0x200D};
+  const std::vector<uint32_t> frequent = {' ',   ' ',   '\n',   '\r',    '\t',  '\'',   's',  'S',
+                                          'l',   'L',   'r',    'e',     'v',   'd',    'm',  't',
+                                          '1',   '(',   '-',    0x17F,   0xA0,  0x2028, 0x85, 0x301,
+                                          0x93E, 0x660, 0x4E00, 0x1F600, 0x200D};
   FreshRandom random;
   SCOPED_TRACE(random.trace());
   for (int i = 0; i < 30000; ++i) {
@@ -129,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(Patterns, Scanner,
                          testing::Values(WordPattern::kQwen2, WordPattern::kQwen35));
 
 TEST(ScannerExamples, MarksBelongToWordsOnlyInTheNewerPattern) {
-  const std::string text = "नम";  // NA, MA: letters
+  const std::string text = "नम";   // NA, MA: letters
   const std::string marked = "मे";  // MA, vowel sign E: letter and mark
   EXPECT_EQ(split_by_scanner(WordPattern::kQwen2, text).size(), 1u);
   EXPECT_EQ(split_by_scanner(WordPattern::kQwen2, marked).size(), 2u);
@@ -138,16 +142,23 @@ TEST(ScannerExamples, MarksBelongToWordsOnlyInTheNewerPattern) {
 
 TEST(ScannerExamples, BlanksLeaveOneForTheNextWord) {
   using Words = std::vector<std::string>;
-  EXPECT_EQ(split_by_scanner(WordPattern::kQwen35, "    return x"), (Words{"   ", " return", " x"}));
-  EXPECT_EQ(split_by_scanner(WordPattern::kQwen35, "\r\n\r\n\t x"), (Words{"\r\n\r\n", "\t", " x"}));
+  EXPECT_EQ(split_by_scanner(WordPattern::kQwen35, "    return x"),
+            (Words{"   ", " return", " x"}));
+  EXPECT_EQ(split_by_scanner(WordPattern::kQwen35, "\r\n\r\n\t x"),
+            (Words{"\r\n\r\n", "\t", " x"}));
   EXPECT_EQ(split_by_scanner(WordPattern::kQwen35, "x  "), (Words{"x", "  "}));
-  EXPECT_EQ(split_by_scanner(WordPattern::kQwen35, "DON'T 12"), (Words{"DON", "'T", " ", "1", "2"}));
+  EXPECT_EQ(split_by_scanner(WordPattern::kQwen35, "DON'T 12"),
+            (Words{"DON", "'T", " ", "1", "2"}));
 }
 
 TEST(ScannerExamples, OnlyTheTwoPatternStringsAreKnown) {
   for (const char* name : {"qwen2", "qwen35"}) {
     const auto pattern = read_json(std::string(name) + "/tokenizer.json")
-                             .at("pre_tokenizer").at("pretokenizers").at(0).at("pattern").at("Regex")
+                             .at("pre_tokenizer")
+                             .at("pretokenizers")
+                             .at(0)
+                             .at("pattern")
+                             .at("Regex")
                              .get<std::string>();
     EXPECT_EQ(find_word_pattern(pattern),
               std::string_view(name) == "qwen2" ? WordPattern::kQwen2 : WordPattern::kQwen35);

@@ -26,8 +26,8 @@ void expect_near_linear(const ByteLevelTokenizer& tokenizer, const std::string& 
   const int64_t half_work = work_of(tokenizer, half), whole_work = work_of(tokenizer, whole);
   const double growth = static_cast<double>(whole_work) / static_cast<double>(half_work);
   EXPECT_LT(growth, 2.5) << name;
-  // A heap of a million entries is 20 levels deep, two comparisons a level, at most three pushes and
-  // pops a symbol.
+  // A heap of a million entries is 20 levels deep, two comparisons a level, at most three pushes
+  // and pops a symbol.
   EXPECT_LT(static_cast<double>(whole_work) / static_cast<double>(whole.size()), 150) << name;
 }
 
@@ -36,9 +36,11 @@ class Work : public testing::TestWithParam<const char*> {};
 TEST_P(Work, B02LongRunsStayNearLinear) {
   const auto tokenizer = load_stand_in(GetParam());
   constexpr size_t kBytes = 1'000'000;
-  for (const char* unit : {"a", "_", " ", "\n", "!", "é", "ab", "\r\n", " \n", "<|im_end", "\u0301", "\u0301\u0323",
-                           "q\u0323\u0307", "\u1112\u1161\u11ab", "'s", "=", "1", "\u3000", "the"}) {
-    expect_near_linear(*tokenizer, quote_bytes(unit), repeat(unit, kBytes / 2), repeat(unit, kBytes));
+  for (const char* unit :
+       {"a", "_", " ", "\n", "!", "é", "ab", "\r\n", " \n", "<|im_end", "\u0301", "\u0301\u0323",
+        "q\u0323\u0307", "\u1112\u1161\u11ab", "'s", "=", "1", "\u3000", "the"}) {
+    expect_near_linear(*tokenizer, quote_bytes(unit), repeat(unit, kBytes / 2),
+                       repeat(unit, kBytes));
   }
 }
 
@@ -46,9 +48,10 @@ TEST_P(Work, B02RandomLettersInOneWordStayNearLinear) {
   const auto tokenizer = load_stand_in(GetParam());
   FreshRandom random;
   SCOPED_TRACE(random.trace());
-  for (const std::string_view alphabet : {"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
-                                          "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
-                                          "!#$%&()*+,-./:;<=>?@[]^_`{|}~", "etr"}) {
+  for (const std::string_view alphabet :
+       {"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
+        "!#$%&()*+,-./:;<=>?@[]^_`{|}~", "etr"}) {
     std::string text(2'000'000, ' ');
     for (char& c : text) c = alphabet[random.below(static_cast<uint32_t>(alphabet.size()))];
     expect_near_linear(*tokenizer, std::string(alphabet), text.substr(0, text.size() / 2), text);
