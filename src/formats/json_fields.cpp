@@ -8,6 +8,17 @@
 namespace moray {
 namespace dom = simdjson::dom;
 
+namespace {
+
+// 1.0 must not read as the integer that was expected.
+std::string describe_double(double value) {
+  std::string text = fmt::to_string(value);
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<JsonDocument>> parse_json_object(std::string_view text,
                                                         const std::string& path, size_t depth_max) {
   auto document = std::make_unique<JsonDocument>();
@@ -42,7 +53,7 @@ std::string describe(dom::element element) {
     case dom::element_type::UINT64:
       return fmt::to_string(element.get_uint64().value_unsafe());
     case dom::element_type::DOUBLE:
-      return fmt::to_string(element.get_double().value_unsafe());
+      return describe_double(element.get_double().value_unsafe());
     case dom::element_type::STRING:
       return in_quotes(element.get_string().value_unsafe());
     case dom::element_type::BOOL:

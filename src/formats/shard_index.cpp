@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -16,10 +17,11 @@ constexpr size_t kDepthMax = 16;
 constexpr std::string_view kSuffix = ".safetensors";
 
 // A plain name cannot climb out of the folder, and only safetensors files are ever opened by it.
+// Printable ASCII, because the name goes into messages as it is.
 bool is_plain_shard_name(std::string_view name) {
-  const bool has_suffix = name.size() > kSuffix.size() && name.ends_with(kSuffix);
-  return has_suffix && name.find('/') == std::string_view::npos &&
-         name.find('\\') == std::string_view::npos && name.find('\0') == std::string_view::npos;
+  const auto is_plain = [](char c) { return c > ' ' && c < 0x7f && c != '/' && c != '\\'; };
+  return name.size() > kSuffix.size() && name.ends_with(kSuffix) && name.front() != '.' &&
+         std::all_of(name.begin(), name.end(), is_plain);
 }
 
 }  // namespace

@@ -67,8 +67,8 @@ std::vector<TextPiece> AddedTokenMatcher::split(std::string_view text) const {
   std::vector<TextPiece> pieces;
   size_t done = 0;
   for (size_t i = 0; i < text.size();) {
-    const Match match = starts_token_[static_cast<uint8_t>(text[i])]
-                            ? longest_match(text.substr(i)) : Match{-1, 0};
+    const Match match =
+        starts_token_[static_cast<uint8_t>(text[i])] ? longest_match(text.substr(i)) : Match{-1, 0};
     if (match.token < 0) {
       ++i;
       continue;

@@ -1,8 +1,8 @@
 // Added tokens: literal strings that become one id before any normalisation or merging.
 //
 // Invariant: matching is leftmost, then longest, without overlap; the flags do what they do in
-// Hugging Face `tokenizers`, quirks included (a match refused by single_word is still stepped over).
-// Whether text is searched at all is the caller's choice: content is not.
+// Hugging Face `tokenizers`, quirks included (a match refused by single_word is still stepped
+// over). Whether text is searched at all is the caller's choice: content is not.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ class AddedTokenMatcher {
   // Finds `tokens`, which must have different, non-empty texts.
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
 
-  // Cuts `text` (valid UTF-8) into pieces. Cost: one look at each byte, and at most the longest token
-  // more where a token could start.
+  // Cuts `text` (valid UTF-8) into pieces. Cost: one look at each byte, and at most the longest
+  // token more where a token could start.
   std::vector<TextPiece> split(std::string_view text) const;
 
  private:

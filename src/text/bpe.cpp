@@ -1,10 +1,10 @@
 // The merge table and the two ways to apply it.
 //
 // Heap method: symbols form a linked list over byte positions; the heap holds (rank, position) of
-// every pair that was ever adjacent. An entry is stale when the pair now starting at its position has
-// another rank. Pairs only grow, and a rank belongs to one pair, so equal rank means the same pair:
-// no entry has to be searched for and removed. Source of the idea: the same list and heap are used by
-// Hugging Face `tokenizers` and by SentencePiece.
+// every pair that was ever adjacent. An entry is stale when the pair now starting at its position
+// has another rank. Pairs only grow, and a rank belongs to one pair, so equal rank means the same
+// pair: no entry has to be searched for and removed. Source of the idea: the same list and heap are
+// used by Hugging Face `tokenizers` and by SentencePiece.
 #include "src/text/bpe.h"
 
 #include <algorithm>
@@ -24,7 +24,8 @@ MergeTable::MergeTable(size_t count) : slots_(std::bit_ceil(2 * count + 2)) {}
 
 size_t MergeTable::find_slot(TokenId left, TokenId right) const {
   const size_t mask = slots_.size() - 1;
-  uint64_t hash = static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  uint64_t hash =
+      static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   hash *= 0x9E3779B97F4A7C15u;  // Fibonacci hashing: the high half depends on all bits
   for (size_t i = (hash >> 32) & mask;; i = (i + 1) & mask) {
     const Slot& slot = slots_[i];
@@ -32,11 +33,8 @@ size_t MergeTable::find_slot(TokenId left, TokenId right) const {
   }
 }
 
-bool MergeTable::add(TokenId left, TokenId right, Merge merge) {
-  Slot& slot = slots_[find_slot(left, right)];
-  if (slot.left != kNoToken) return false;
-  slot = {left, right, merge};
-  return true;
+void MergeTable::set(TokenId left, TokenId right, Merge merge) {
+  slots_[find_slot(left, right)] = {left, right, merge};
 }
 
 Merge MergeTable::find(TokenId left, TokenId right) const {
@@ -137,7 +135,9 @@ void Bpe::merge_by_heap(std::string_view word, BpeScratch& scratch, EncodeWork& 
     ++work.merge_steps;
     return a > b;
   };
-  const auto entry = [&merges](uint32_t i) { return static_cast<uint64_t>(merges[i].rank) << 32 | i; };
+  const auto entry = [&merges](uint32_t i) {
+    return static_cast<uint64_t>(merges[i].rank) << 32 | i;
+  };
   for (uint32_t i = 0; i < count; ++i) {
     const auto byte = static_cast<uint8_t>(word[i]);
     symbols[i] = byte_tokens_[byte];

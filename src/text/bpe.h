@@ -1,8 +1,9 @@
 // Byte pair encoding of one word: merge the adjacent pair of lowest rank until none is left.
 //
 // Invariant: the result is that of the plain rule "lowest rank first, leftmost among equals", which
-// is what `tokenizers` computes; the two methods here (a scan for short words, a heap for long ones)
-// and the table of whole words only save time. Immutable once built; any number of threads may use it.
+// is what `tokenizers` computes; the two methods here (a scan for short words, a heap for long
+// ones) and the table of whole words only save time. Immutable once built; any number of threads
+// may use it.
 #pragma once
 
 #include <array>
@@ -26,8 +27,8 @@ class MergeTable {
  public:
   // Makes room for `count` pairs, which is the most the table then takes.
   explicit MergeTable(size_t count = 0);
-  // False if the pair is there already.
-  bool add(TokenId left, TokenId right, Merge merge);
+  // Sets what becomes of the pair; a later call for the same pair wins, as in `tokenizers`.
+  void set(TokenId left, TokenId right, Merge merge);
   // The merge of the pair; rank kNoRank if it has none.
   Merge find(TokenId left, TokenId right) const;
 
@@ -50,8 +51,8 @@ struct EncodeWork {
   int64_t total() const { return normalize_steps + scan_steps + merge_steps; }
 };
 
-// Memory that one encode call reuses from word to word; grows to about 36 bytes for each byte of the
-// longest word.
+// Memory that one encode call reuses from word to word; grows to about 36 bytes for each byte of
+// the longest word.
 struct BpeScratch {
   std::vector<TokenId> symbols;
   std::vector<uint32_t> next, previous;

@@ -25,7 +25,7 @@ Bpe make_bpe(const TokenizerFile& file, const std::vector<bool>& is_added, Added
   for (size_t rank = 0; rank < file.merges.size(); ++rank) {
     const MergeRule& rule = file.merges[rank];
     if (is_left_out(rule.result)) continue;
-    merges.add(rule.left, rule.right, {static_cast<uint32_t>(rank), rule.result});
+    merges.set(rule.left, rule.right, {static_cast<uint32_t>(rank), rule.result});
   }
   Bpe bpe(file.byte_tokens, std::move(merges));
   std::vector<TokenId> words = file.model_ids;
@@ -62,7 +62,8 @@ AddedTokenMatcher make_matcher(const TokenizerFile& file, bool is_normalized) {
   for (const AddedToken& token : file.added) {
     if (token.is_normalized != is_normalized) continue;
     chosen.push_back(token);
-    if (is_normalized && file.normalizes_nfc) chosen.back().text = normalize_nfc(token.text, buffer);
+    if (is_normalized && file.normalizes_nfc)
+      chosen.back().text = normalize_nfc(token.text, buffer);
   }
   return AddedTokenMatcher(std::move(chosen));
 }
@@ -102,9 +103,9 @@ Result<std::vector<TokenId>> ByteLevelTokenizer::encode_counted(std::string_view
                                                                 ControlTokens control,
                                                                 EncodeWork& work) const {
   if (text.size() > kTextBytesMax) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("text: found {} bytes, expected at most {}", text.size(),
-                              kTextBytesMax));
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("text: found {} bytes, expected at most {}", text.size(), kTextBytesMax));
   }
   const size_t invalid = first_invalid_byte(text);
   if (invalid != std::string_view::npos) {

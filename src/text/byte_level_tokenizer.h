@@ -1,10 +1,10 @@
 // The Tokenizer of this build: byte-level BPE over a checked TokenizerFile.
 //
-// Invariant: immutable after construction, no cache that changes, so threads share it freely. Stages
-// of encode: added tokens (raw), NFC, added tokens (normalised), words, merges. With
-// ControlTokens::kAsText both added-token stages are left out and no merge may yield an added token,
-// so no id of content is ever an added token's; a single byte that is itself an added token is the
-// one exception, for every byte must stay writable.
+// Invariant: immutable after construction, no cache that changes, so threads share it freely.
+// Stages of encode: added tokens (raw), NFC, added tokens (normalised), words, merges. With
+// ControlTokens::kAsText both added-token stages are left out and no merge may yield an added
+// token, so no id of content is ever an added token's; a single byte that is itself an added token
+// is the one exception, for every byte must stay writable.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   explicit ByteLevelTokenizer(TokenizerFile file);
 
   Result<std::vector<TokenId>> encode(std::string_view text, ControlTokens control) const override;
-  std::string_view token_bytes(TokenId id, bool skip_special) const override;
+  std::string_view token_bytes(TokenId id, bool skip_special = false) const override;
   std::optional<TokenId> added_token(std::string_view text) const override;
   int64_t token_count() const override { return tokens_.end(); }
   bool is_token(TokenId id) const override { return !tokens_.bytes(id).empty(); }

@@ -46,8 +46,9 @@ void append_decomposed(std::vector<int32_t>& out, uint32_t code_point) {
   }
   int32_t parts[kDecompositionMax];
   int boundary_class = 0;
-  const auto count = utf8proc_decompose_char(static_cast<int32_t>(code_point), parts,
-                                             kDecompositionMax, UTF8PROC_DECOMPOSE, &boundary_class);
+  const auto count =
+      utf8proc_decompose_char(static_cast<int32_t>(code_point), parts, kDecompositionMax,
+                              UTF8PROC_DECOMPOSE, &boundary_class);
   CHECK(count > 0 && count <= kDecompositionMax, code_point, count);
   out.insert(out.end(), parts, parts + count);
 }
@@ -70,9 +71,9 @@ void order_marks(std::vector<int32_t>& segment, int64_t& work) {
 
 void append_segment(std::vector<int32_t>& segment, std::string& out, int64_t& work) {
   order_marks(segment, work);
-  const auto count = utf8proc_normalize_utf32(
-      segment.data(), static_cast<utf8proc_ssize_t>(segment.size()),
-      static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
+  const auto count =
+      utf8proc_normalize_utf32(segment.data(), static_cast<utf8proc_ssize_t>(segment.size()),
+                               static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
   CHECK(count >= 0, count);
   for (utf8proc_ssize_t i = 0; i < count; ++i) {
     append_character(out, static_cast<uint32_t>(segment[static_cast<size_t>(i)]));

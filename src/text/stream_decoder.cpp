@@ -1,7 +1,7 @@
 // StreamDecoder: what can no longer change leaves at once, an unfinished character waits.
 //
-// Invariant: tail_ is empty or the start of one well-formed character, so it is at most 3 bytes, and
-// the pieces joined equal the whole decoded at once (less an unfinished tail).
+// Invariant: tail_ is empty or the start of one well-formed character, so it is at most 3 bytes,
+// and the pieces joined equal the whole decoded at once (less an unfinished tail).
 #include "moray/text.h"
 #include "src/text/utf8.h"
 

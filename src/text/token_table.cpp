@@ -16,7 +16,8 @@ uint64_t load_tail(const char* data, size_t count) {
     std::memcpy(&low, data, 4);
     std::memcpy(&high, data + count - 4, 4);
   } else if (count > 0) {
-    low = static_cast<uint8_t>(data[0]) | static_cast<uint32_t>(static_cast<uint8_t>(data[count / 2])) << 8;
+    low = static_cast<uint8_t>(data[0]) |
+          static_cast<uint32_t>(static_cast<uint8_t>(data[count / 2])) << 8;
     high = static_cast<uint8_t>(data[count - 1]);
   }
   return static_cast<uint64_t>(high) << 32 | low;
@@ -47,9 +48,12 @@ void TokenTable::set(TokenId id, std::string_view bytes) {
   pool_.append(bytes);
 }
 
-void TokenIndex::reset(size_t count) { slots_.assign(std::bit_ceil(2 * count + 2), Slot{}); }
+void TokenIndex::reset(size_t count) {
+  slots_.assign(std::bit_ceil(2 * count + 2), Slot{});
+}
 
-size_t TokenIndex::find_slot(const TokenTable& tokens, std::string_view bytes, uint32_t hash) const {
+size_t TokenIndex::find_slot(const TokenTable& tokens, std::string_view bytes,
+                             uint32_t hash) const {
   const size_t mask = slots_.size() - 1;
   for (size_t i = hash & mask;; i = (i + 1) & mask) {
     const Slot& slot = slots_[i];

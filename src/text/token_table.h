@@ -14,14 +14,14 @@
 namespace moray {
 
 inline constexpr TokenId kNoToken = -1;
-// Ids at or above this are refused: 16 times the largest published vocabulary, and small enough that
-// one absurd id in a file cannot claim much memory.
+// Ids at or above this are refused: 16 times the largest published vocabulary, and small enough
+// that one absurd id in a file cannot claim much memory.
 inline constexpr TokenId kTokenIdEnd = 1 << 22;
 
 class TokenTable {
  public:
-  // Sets the bytes of `id`, replacing earlier ones. CHECKs 0 <= id < kTokenIdEnd, !bytes.empty(), and
-  // that all bytes together stay below 4 GiB.
+  // Sets the bytes of `id`, replacing earlier ones. CHECKs 0 <= id < kTokenIdEnd, !bytes.empty(),
+  // and that all bytes together stay below 4 GiB.
   void set(TokenId id, std::string_view bytes);
 
   // Bytes of `id`; empty if there is no such token. The view lives until the next set().

@@ -40,7 +40,8 @@ std::string describe(const std::optional<JsonElement>& element) {
 
 std::optional<JsonElement> find_field(JsonObject object, std::string_view key) {
   JsonElement element;
-  if (object.at_key(key).get(element) != simdjson::SUCCESS || element.is_null()) return std::nullopt;
+  if (object.at_key(key).get(element) != simdjson::SUCCESS || element.is_null())
+    return std::nullopt;
   return element;
 }
 

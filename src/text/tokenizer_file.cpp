@@ -40,7 +40,8 @@ std::vector<JsonElement> members_of(const std::optional<JsonElement>& component,
                                     std::string_view list_key) {
   std::vector<JsonElement> members;
   JsonArray list;
-  if (has_type(component, "Sequence") && component->at_key(list_key).get(list) == simdjson::SUCCESS) {
+  if (has_type(component, "Sequence") &&
+      component->at_key(list_key).get(list) == simdjson::SUCCESS) {
     for (const JsonElement member : list) members.push_back(member);
   } else if (component) {
     members.push_back(*component);
@@ -65,7 +66,8 @@ Status read_split(JsonElement element, TokenizerFile& file) {
   ASSIGN_OR_RETURN(const std::string_view behavior, string_field(split, where, "behavior"));
   ASSIGN_OR_RETURN(const bool is_inverted, bool_field(split, where, "invert", false));
   if (behavior != "Isolated" || is_inverted) {
-    return unsupported(where, fmt::format("behavior {}, invert {}", quote_bytes(behavior), is_inverted),
+    return unsupported(where,
+                       fmt::format("behavior {}, invert {}", quote_bytes(behavior), is_inverted),
                        "behavior \"Isolated\", invert false");
   }
   ASSIGN_OR_RETURN(const JsonObject pattern, object_field(split, where, "pattern"));
@@ -76,7 +78,8 @@ Status read_split(JsonElement element, TokenizerFile& file) {
   }
   const auto known = find_word_pattern(text);
   if (!known) {
-    return unsupported("pre_tokenizer.Split.pattern.Regex", "an unknown pattern " + quote_bytes(text),
+    return unsupported("pre_tokenizer.Split.pattern.Regex",
+                       "an unknown pattern " + quote_bytes(text),
                        "the pattern of Qwen2/Qwen3 or of Qwen3.5");
   }
   file.pattern = *known;
@@ -101,7 +104,8 @@ Status read_pre_tokenizer(JsonObject root, TokenizerFile& file) {
   ASSIGN_OR_RETURN(const bool has_prefix, bool_field(byte_level, where, "add_prefix_space", true));
   ASSIGN_OR_RETURN(const bool has_regex, bool_field(byte_level, where, "use_regex", true));
   if (has_prefix || has_regex) {
-    return unsupported(where, fmt::format("add_prefix_space {}, use_regex {}", has_prefix, has_regex),
+    return unsupported(where,
+                       fmt::format("add_prefix_space {}, use_regex {}", has_prefix, has_regex),
                        "both false");
   }
   return Status();
@@ -145,9 +149,8 @@ Status check_model_options(JsonObject model, TokenizerFile& file) {
 Result<JsonObject> parse_root(simdjson::dom::parser& parser, const simdjson::padded_string& json) {
   JsonElement element;
   if (const auto error = parser.parse(json).get(element); error != simdjson::SUCCESS) {
-    return Status(StatusCode::kInvalidFile,
-                  fmt::format("not JSON: found {}, expected an object",
-                              simdjson::error_message(error)));
+    return Status(StatusCode::kInvalidFile, fmt::format("not JSON: found {}, expected an object",
+                                                        simdjson::error_message(error)));
   }
   JsonObject root;
   if (element.get(root) != simdjson::SUCCESS) {
@@ -189,7 +192,6 @@ Status read_tokenizer_json(JsonObject root, std::string_view config_json, Tokeni
   auto merges = array_field(*model, "model", "merges");
   RETURN_IF_ERROR(in_file(name, merges.status()));
   RETURN_IF_ERROR(in_file(name, read_merges(*merges, index, file)));
-  set_added_token_bytes(file);
   return Status();
 }
 

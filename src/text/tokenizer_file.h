@@ -1,9 +1,9 @@
 // tokenizer.json (and the added tokens of tokenizer_config.json) as plain data, checked.
 //
-// Invariant: what parse_tokenizer_file returns is consistent: every id below kTokenIdEnd, no token or
-// id twice, every byte has a token, every merge has its three tokens. Only byte-level BPE with the
-// known patterns is accepted; any other component is refused by its name and field. Truncation and
-// padding are ignored, as they are a caller's wish and no property of the tokenizer.
+// Invariant: what parse_tokenizer_file returns is consistent: every id below kTokenIdEnd, no token
+// or id twice, every byte has a token, every merge has its three tokens. Only byte-level BPE with
+// the known patterns is accepted; any other component is refused by its name and field. Truncation
+// and padding are ignored, as they are a caller's wish and no property of the tokenizer.
 #pragma once
 
 #include <array>
@@ -26,11 +26,11 @@ struct MergeRule {
 struct TokenizerFile {
   WordPattern pattern = WordPattern::kQwen35;
   bool normalizes_nfc = false;
-  bool ignores_merges = false;        // a word that is a token is taken whole, whatever merges say
-  TokenTable tokens;                  // model and added tokens
-  std::vector<TokenId> model_ids;     // tokens written in the byte alphabet: what text can become
+  bool ignores_merges = false;     // a word that is a token is taken whole, whatever merges say
+  TokenTable tokens;               // model and added tokens
+  std::vector<TokenId> model_ids;  // tokens written in the byte alphabet: what text can become
   std::array<TokenId, 256> byte_tokens{};
-  std::vector<MergeRule> merges;      // ascending rank
+  std::vector<MergeRule> merges;  // ascending rank
   std::vector<AddedToken> added;
 };
 

@@ -15,9 +15,8 @@ constexpr size_t kFileBytesMax = size_t{512} << 20;
 Result<std::string> read_json(const std::string& path) {
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(path));
   if (file.data().size() > kFileBytesMax) {
-    return Status(StatusCode::kInvalidFile,
-                  fmt::format("{}: found {} bytes, expected at most {}", path, file.data().size(),
-                              kFileBytesMax));
+    return Status(StatusCode::kInvalidFile, fmt::format("{}: found {} bytes, expected at most {}",
+                                                        path, file.data().size(), kFileBytesMax));
   }
   return std::string(reinterpret_cast<const char*>(file.data().data()), file.data().size());
 }
@@ -32,8 +31,7 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& fold
   if (!file.ok()) {
     return Status(file.status().code(), fmt::format("{}/{}", folder, file.status().message()));
   }
-  return std::shared_ptr<const Tokenizer>(
-      std::make_shared<ByteLevelTokenizer>(*std::move(file)));
+  return std::shared_ptr<const Tokenizer>(std::make_shared<ByteLevelTokenizer>(*std::move(file)));
 }
 
 }  // namespace moray

@@ -60,9 +60,10 @@ Status check_unique(const std::vector<AddedToken>& added) {
                      "each token once");
     }
     if (!ids.insert(token.id).second) {
-      return invalid("added_tokens",
-                     fmt::format("id {} twice, the second for {}", token.id, quote_bytes(token.text)),
-                     "each id once");
+      return invalid(
+          "added_tokens",
+          fmt::format("id {} twice, the second for {}", token.id, quote_bytes(token.text)),
+          "each id once");
     }
   }
   return Status();
@@ -106,8 +107,8 @@ Result<TokenId> find_part(std::string_view part, size_t rank, const TokenIndex& 
   const auto spelled = bytes_of_alphabet(part);
   const TokenId id = spelled ? index.find(tokens, *spelled) : kNoToken;
   if (id == kNoToken) {
-    return invalid(fmt::format("model.merges[{}]", rank),
-                   fmt::format("part {}", quote_bytes(part)), "a token of model.vocab");
+    return invalid(fmt::format("model.merges[{}]", rank), fmt::format("part {}", quote_bytes(part)),
+                   "a token of model.vocab");
   }
   bytes += *spelled;
   return id;
@@ -174,8 +175,9 @@ Status read_added_tokens_decoder(JsonObject decoder, TokenizerFile& file) {
     if (same_id == lookup.by_id.end()) {
       file.added.push_back(std::move(token));
     } else if (known[same_id->second].text != token.text) {
-      return invalid(where, quote_bytes(token.text),
-                     fmt::format("{} as in tokenizer.json", quote_bytes(known[same_id->second].text)));
+      return invalid(
+          where, quote_bytes(token.text),
+          fmt::format("{} as in tokenizer.json", quote_bytes(known[same_id->second].text)));
     } else {
       file.added[same_id->second] = std::move(token);
     }
@@ -198,7 +200,8 @@ Status read_vocabulary(JsonObject vocabulary, TokenizerFile& file, TokenIndex& i
                      token_id(element, fmt::format("model.vocab[{}]", quote_bytes(text))));
     RETURN_IF_ERROR(check_against_added(lookup, file.added, text, id));
     if (!file.tokens.bytes(id).empty()) {
-      return invalid("model.vocab", fmt::format("id {} twice, the second for {}", id, quote_bytes(text)),
+      return invalid("model.vocab",
+                     fmt::format("id {} twice, the second for {}", id, quote_bytes(text)),
                      "each id once");
     }
     // A token outside the byte alphabet cannot come from text, only from the model or as an added
@@ -209,6 +212,16 @@ Status read_vocabulary(JsonObject vocabulary, TokenizerFile& file, TokenIndex& i
     if (bytes ? !index.add(file.tokens, id) : !outside_alphabet.insert(text).second) {
       return invalid("model.vocab", fmt::format("{} twice", quote_bytes(text)), "each token once");
     }
+  }
+  for (const AddedToken& token : file.added) {
+    const std::string_view spelled = file.tokens.bytes(token.id);
+    if (!spelled.empty() && spelled != token.text) {
+      return invalid("model.vocab",
+                     fmt::format("added token {} as {} in the byte alphabet",
+                                 quote_bytes(token.text), quote_bytes(spelled)),
+                     "the same bytes");
+    }
+    file.tokens.set(token.id, token.text);
   }
   return find_byte_tokens(index, file);
 }
@@ -239,14 +252,5 @@ Status read_merges(JsonArray merges, const TokenIndex& index, TokenizerFile& fil
   return Status();
 }
 
-void set_added_token_bytes(TokenizerFile& file) {
-  const AddedLookup lookup(file.added);
-  // An added token that is not what its spelling in the byte alphabet says is no model token.
-  std::erase_if(file.model_ids, [&](TokenId id) {
-    const auto found = lookup.by_id.find(id);
-    return found != lookup.by_id.end() && file.added[found->second].text != file.tokens.bytes(id);
-  });
-  for (const AddedToken& token : file.added) file.tokens.set(token.id, token.text);
-}
 
 }  // namespace moray

@@ -16,13 +16,11 @@ Status read_added_tokens(JsonArray array, TokenizerFile& file);
 // Merges `added_tokens_decoder` of tokenizer_config.json into file.added.
 Status read_added_tokens_decoder(JsonObject decoder, TokenizerFile& file);
 
-// Reads model.vocab; fills tokens, model_ids, byte_tokens, and `index`, which the merges need.
+// Reads model.vocab; fills tokens (added ones included), model_ids, byte_tokens, and `index`, which
+// the merges need.
 Status read_vocabulary(JsonObject vocabulary, TokenizerFile& file, TokenIndex& index);
 
 // Reads model.merges, written as "left right" or as ["left", "right"].
 Status read_merges(JsonArray merges, const TokenIndex& index, TokenizerFile& file);
-
-// Gives each added token the bytes of its text, which is what decoding must yield for it.
-void set_added_token_bytes(TokenizerFile& file);
 
 }  // namespace moray

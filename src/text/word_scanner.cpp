@@ -8,8 +8,8 @@
 //   5 S* NL+                          blanks up to the last line end of the run
 //   6 S+ (?!S)                        blanks, leaving the last to the next word
 //   7 S+
-// Qwen3.5 reads L as letters and marks. In alternative 2 the optional character may then itself be a
-// mark, which matches the same text as the run of letters does.
+// Qwen3.5 reads L as letters and marks. In alternative 2 the optional character may then itself be
+// a mark, which matches the same text as the run of letters does.
 #include "src/text/word_scanner.h"
 
 #include "src/text/unicode_class.h"
@@ -30,7 +30,9 @@ struct Character {
   uint8_t bytes;
 };
 
-inline bool is_line_end(char c) { return c == '\r' || c == '\n'; }
+inline bool is_line_end(char c) {
+  return c == '\r' || c == '\n';
+}
 
 template <uint8_t kLetters>
 struct Scanner {
@@ -65,10 +67,18 @@ struct Scanner {
       return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
     };
     switch (lower(i + 1)) {
-      case 's': case 't': case 'm': case 'd': return 2;
-      case 'r': case 'v': return lower(i + 2) == 'e' ? 3 : 0;
-      case 'l': return lower(i + 2) == 'l' ? 3 : 0;
-      default: return text.substr(i + 1, 2) == "\xC5\xBF" ? 3 : 0;
+      case 's':
+      case 't':
+      case 'm':
+      case 'd':
+        return 2;
+      case 'r':
+      case 'v':
+        return lower(i + 2) == 'e' ? 3 : 0;
+      case 'l':
+        return lower(i + 2) == 'l' ? 3 : 0;
+      default:
+        return text.substr(i + 1, 2) == "\xC5\xBF" ? 3 : 0;
     }
   }
 

@@ -1,8 +1,8 @@
 // Splits text into the "words" that merging never crosses: the pre-tokenizer.
 //
-// Invariant: scan_word gives the matches of the tokenizer.json pattern, in order, by hand: one scan,
-// no regular expression engine, no recursion. A pattern is known by its exact string; there is no
-// parsing of patterns, so an unknown one is refused when the file is read.
+// Invariant: scan_word gives the matches of the tokenizer.json pattern, in order, by hand: one
+// scan, no regular expression engine, no recursion. A pattern is known by its exact string; there
+// is no parsing of patterns, so an unknown one is refused when the file is read.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// UTF-8 stepping: every two-byte start, the borders of Table 3-7, and what an error message may show.
+// UTF-8 stepping: every two-byte start, the borders of Table 3-7, and what an error message may
+// show.
 #include "src/text/utf8.h"
 
 #include <gtest/gtest.h>
@@ -39,11 +40,20 @@ TEST(Utf8, BordersOfTheTable) {
     std::string_view bytes;
     size_t invalid_bytes;
   };
-  for (const auto& [bytes, invalid_bytes] : std::initializer_list<Case>{
-           {"\x80", 1}, {"\xBF", 1}, {"\xC0\x80", 1}, {"\xC1\xBF", 1}, {"\xC2\x41", 1},
-           {"\xE0\x9F\xBF", 1}, {"\xED\xA0\x80", 1}, {"\xE1\x80\x41", 2}, {"\xF0\x8F\xBF\xBF", 1},
-           {"\xF0\x90\x41", 2}, {"\xF0\x90\x80\x41", 3}, {"\xF4\x90\x80\x80", 1},
-           {"\xF5\x80\x80\x80", 1}, {"\xFF", 1}}) {
+  for (const auto& [bytes, invalid_bytes] : std::initializer_list<Case>{{"\x80", 1},
+                                                                        {"\xBF", 1},
+                                                                        {"\xC0\x80", 1},
+                                                                        {"\xC1\xBF", 1},
+                                                                        {"\xC2\x41", 1},
+                                                                        {"\xE0\x9F\xBF", 1},
+                                                                        {"\xED\xA0\x80", 1},
+                                                                        {"\xE1\x80\x41", 2},
+                                                                        {"\xF0\x8F\xBF\xBF", 1},
+                                                                        {"\xF0\x90\x41", 2},
+                                                                        {"\xF0\x90\x80\x41", 3},
+                                                                        {"\xF4\x90\x80\x80", 1},
+                                                                        {"\xF5\x80\x80\x80", 1},
+                                                                        {"\xFF", 1}}) {
     EXPECT_FALSE(is_character(bytes)) << quote_bytes(bytes);
     const Utf8Step step = utf8_step(bytes);
     EXPECT_EQ(step.kind, Utf8Kind::kInvalid) << quote_bytes(bytes);
