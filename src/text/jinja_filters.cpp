@@ -95,8 +95,9 @@ Result<Value> replace(const FilterCall& call) {
 // empty ones.
 Result<Value> indent(const FilterCall& call) {
   ASSIGN_OR_RETURN(const auto bound, call.bind({"width", "first", "blank"}));
-  if (!call.input.is_text() || call.input.as<Text>().is_safe) {
-    return call.wants("a plain string", call.input);
+  if (!call.input.is_text()) return call.wants("a string", call.input);
+  if (call.input.as<Text>().is_safe) {
+    return unsupported("filter 'indent' on a safe string is not supported");
   }
   const MarkedText& text = *call.input.as<Text>().marked;
   MarkedText width = marked(std::string(4, ' '), Mark::kScaffold);

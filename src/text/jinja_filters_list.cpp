@@ -1,7 +1,7 @@
 // Filters over lists, maps and generators. See jinja_builtins.h.
 //
-// map, select, reject and items give generators in jinja2: they are computed at once here, which
-// nothing can observe, and handed out once.
+// map, select, reject, unique and items give generators in jinja2. They are computed at once here and
+// handed out once; a template can tell the difference only by an error, which therefore waits.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -164,8 +164,13 @@ Result<Value> sort_key(const FilterCall& call, const Value& value, bool case_sen
 Result<std::vector<size_t>> sorted_order(const FilterCall& call, const std::vector<Value>& keys,
                                          bool reverse) {
   for (const Value& key : keys) {
-    const bool is_comparable = key.is_text() || (key.is_number() && !std::isnan(to_double(key)));
-    if (!is_comparable || key.is_text() != keys[0].is_text()) {
+    if (keys.size() == 1) break;
+    if (key.is_undefined()) return undefined_error(key);
+    if (!key.is_text() && (!key.is_number() || std::isnan(to_double(key)))) {
+      return unsupported(std::string("sorting by keys of type ") + type_name(key) +
+                         " is not supported");
+    }
+    if (key.is_text() != keys[0].is_text()) {
       return call.wants("keys that are all numbers or all strings", key);
     }
     RETURN_IF_ERROR(call.budget.charge_steps(32 * value_weight(key)));
@@ -293,12 +298,21 @@ Result<Value> unique(const FilterCall& call) {
   return sequence_value(SequenceKind::kIterator, std::move(out));
 }
 
+// A filter whose mistakes show when its result is walked; bounds and unknown constructs show at once.
+template <Result<Value> (*filter)(const FilterCall&)>
+Result<Value> lazy(const FilterCall& call) {
+  Result<Value> value = filter(call);
+  if (value.ok() || value.status().code() != StatusCode::kInvalidArgument) return value;
+  return failed_iterator(value.status());
+}
+
 constexpr FilterEntry kTable[] = {
-    {"dictsort", dictsort}, {"first", first},         {"items", items},   {"join", join},
-    {"last", last},         {"list", list},           {"map", map},       {"max", extreme},
-    {"min", extreme},       {"reject", choose},       {"rejectattr", choose}, {"reverse", reverse},
-    {"select", choose},     {"selectattr", choose},   {"sort", sort},     {"sum", sum},
-    {"unique", unique}};
+    {"dictsort", dictsort},     {"first", first},   {"items", lazy<items>},
+    {"join", join},             {"last", last},     {"list", list},
+    {"map", lazy<map>},         {"max", extreme},   {"min", extreme},
+    {"reject", lazy<choose>},   {"reverse", reverse}, {"rejectattr", lazy<choose>},
+    {"select", lazy<choose>},   {"sort", sort},     {"selectattr", lazy<choose>},
+    {"sum", sum},               {"unique", lazy<unique>}};
 
 }  // namespace
 

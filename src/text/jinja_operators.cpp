@@ -305,6 +305,7 @@ Result<SequenceRef> iterate(const Value& value, Budget& budget) {
   if (value.is<SequenceRef>()) {
     const SequenceRef& sequence = value.as<SequenceRef>();
     if (sequence->kind != SequenceKind::kIterator) return sequence;
+    RETURN_IF_ERROR(sequence->error);
     RETURN_IF_ERROR(budget.charge_items(static_cast<int64_t>(sequence->items.size())));
     const auto first = sequence->items.begin() + static_cast<int64_t>(sequence->consumed);
     std::vector<Value> rest(first, sequence->items.end());

@@ -117,6 +117,13 @@ Result<Value> map_value(Map map) {
   return Value{MapRef(std::make_shared<const Map>(std::move(map)))};
 }
 
+Value failed_iterator(Status error) {
+  auto sequence = std::make_shared<Sequence>();
+  sequence->kind = SequenceKind::kIterator;
+  sequence->error = std::move(error);
+  return {SequenceRef(std::move(sequence))};
+}
+
 const char* type_name(const Value& value) {
   struct Namer {
     const char* operator()(const Undefined&) const { return "undefined"; }

@@ -43,7 +43,8 @@ struct Text {
   const std::string& str() const { return marked->text; }
 };
 
-// kIterator is consumed by its first walk, as Python's generators are.
+// kIterator is consumed by its first walk, as Python's generators are; what went wrong in making its
+// items is reported only then.
 enum class SequenceKind { kList, kTuple, kRange, kItems, kKeys, kValues, kIterator };
 struct Sequence {
   SequenceKind kind = SequenceKind::kList;
@@ -51,6 +52,7 @@ struct Sequence {
   int depth = 1;
   int64_t weight = 1;
   mutable size_t consumed = 0;  // kIterator: items already handed out
+  Status error;                 // kIterator: what walking it gives instead
 };
 using SequenceRef = std::shared_ptr<const Sequence>;
 
@@ -111,6 +113,8 @@ int64_t value_weight(const Value& value);
 // Errors: kExhausted beyond kMaxValueDepth.
 Result<Value> sequence_value(SequenceKind kind, std::vector<Value> items);
 Result<Value> map_value(Map map);
+// A generator that fails with `error` when it is walked.
+Value failed_iterator(Status error);
 
 // The type as Python names it, for messages: "str", "dict", "NoneType", "int", ...
 const char* type_name(const Value& value);
