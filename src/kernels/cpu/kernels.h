@@ -31,6 +31,7 @@ struct LinearJob {
   bool add;        // y += rather than y =
   bool round_sum;  // to BF16, after the addition
   void* scratch;   // kLinearTileRows * padded_k(k) floats
+  const void* next;  // what this worker reads after these rows, to be prefetched; may be null
 };
 inline constexpr int64_t kLinearTileRows = 16;
 

@@ -4,6 +4,8 @@
 // A group is at most kGroupTokens tokens of one expert. Assignments keep token order within an
 // expert; position p of the sorted order owns row p of the hidden buffer, the shared expert's
 // tokens own the rows after them.
+#include <tuple>
+
 #include "src/kernels/cpu/cpu.h"
 #include "src/kernels/cpu/kernels.h"
 #include "src/kernels/cpu/partition.h"
@@ -125,6 +127,10 @@ void* inner_row(const Buffers& buffers, int64_t row, int64_t column, Engine engi
   return start + column * (engine == Engine::kBf16 ? 2 : 4);
 }
 
+const char* row_start(const MatrixView& weight, int64_t row) {
+  return static_cast<const char*>(weight.data) + row * weight.cols * dtype_bytes(weight.dtype);
+}
+
 void gate_up_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
                   const Buffers& buffers, const Group& group, int64_t row, int64_t row_end,
                   int worker) {
@@ -134,9 +140,14 @@ void gate_up_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
                                                                  buffers.inner_stride));
   float* const up = gate + kGroupTokens * kGateRows;
   const int64_t rows = row_end - row;
-  for (const auto& [weight, y] : {std::pair{expert.gate, gate}, std::pair{expert.up, up}}) {
+  const char* const up_rows = row_start(expert.up, row);
+  // This unit's share of the down matrix, which someone reads in the next loop.
+  const char* const down_rows = row_start(expert.down, row * args.hidden / expert.gate.rows);
+  const auto products = {std::tuple{expert.gate, gate, up_rows}, {expert.up, up, down_rows}};
+  for (const auto& [weight, y, next] : products) {
     const Engine engine = engine_for(kernels, args.precision, weight.dtype);
     LinearJob job = linear_job(weight, row, row_end);
+    job.next = next;
     job.x = engine == Engine::kBf16 ? static_cast<const void*>(buffers.x_bf16) : buffers.x_f32;
     job.x_stride = engine == Engine::kBf16 ? padded_k(args.hidden) : buffers.x_f32_stride;
     job.x_rows = plan.token + group.begin;
@@ -171,6 +182,9 @@ void down_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
     const MatrixView& weight = expert_of(args, group).down;
     const Engine engine = engine_for(kernels, args.precision, weight.dtype);
     LinearJob job = linear_job(weight, row, row_end);
+    if (g + 1 < plan.group_count) {
+      job.next = row_start(expert_of(args, plan.group(g + 1)).down, row);
+    }
     job.x = inner_row(buffers, group.begin, 0, engine);
     job.x_stride = buffers.inner_stride * (engine == Engine::kBf16 ? 2 : 1);
     job.tokens = group.count;

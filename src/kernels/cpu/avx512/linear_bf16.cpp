@@ -26,6 +26,7 @@ struct Bf16Engine {
 struct ReadBf16Pairs {
   static constexpr int kBytes = 2;
   static constexpr float kScale = 1;
+  static constexpr bool kPrefetch = true;
   void load(const char* from, __m512i& a, __m512i& b) {
     a = _mm512_loadu_si512(from);
     b = _mm512_loadu_si512(from + 64);
@@ -61,6 +62,7 @@ constexpr Fp8Table kFp8Table = make_fp8_table();
 struct ReadFp8Pairs {
   static constexpr int kBytes = 1;
   static constexpr float kScale = 1;
+  static constexpr bool kPrefetch = true;
   // 64 codes; the eight-byte groups are dealt so that the two unpacks restore natural order.
   void load(const char* from, __m512i& a, __m512i& b) {
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
