@@ -35,6 +35,7 @@ static_assert(std::atomic<char*>::is_always_lock_free);
 
 constinit Slot slots[kMappedFilesMax] = {};
 constinit std::atomic<int> guard_exit_status = 0;
+constinit std::atomic<bool> guard_has_reported = false;
 
 // Index of a slot now holding the range, or kMappedFilesMax when all are taken.
 size_t claim_slot(const void* begin, size_t size, const std::string& path) {
@@ -84,6 +85,8 @@ void on_bus_error(int signal_number, siginfo_t* info, void*) {
     raise(signal_number);  // delivered when this handler returns
     return;
   }
+  // Other threads soon hit the same lost pages: one of them speaks, the rest wait for the end.
+  while (guard_has_reported.exchange(true)) pause();
   char line[4096 + 256];
   size_t used = 0;
   append(line, sizeof line, used, "error: ");

@@ -4,8 +4,8 @@
 // Interleaved multi-axis sections (mrope_*) are read past: for text all axes carry one position.
 #include <fmt/format.h>
 
-#include <cmath>
 #include <utility>
+#include <vector>
 
 #include "src/formats/model_config_parts.h"
 
@@ -41,21 +41,32 @@ void read_scaling(const JsonFields& scaling, ModelConfig& config) {
   }
 }
 
+// The first place that has the field, else the last.
+const JsonFields& first_with(const std::vector<JsonFields>& places, std::string_view name) {
+  for (const JsonFields& fields : places) {
+    if (fields.has(name)) return fields;
+  }
+  return places.back();
+}
+
 }  // namespace
 
 void read_rope(const JsonFields& text, ModelConfig& config) {
-  const auto parameters = text.object("rope_parameters");
-  const auto legacy_scaling = text.object("rope_scaling");
-  const JsonFields& theta_fields = parameters && parameters->has("rope_theta") ? *parameters : text;
-  config.rope_theta = theta_fields.required_number("rope_theta", 1, 1e12);
-  if (parameters) {
-    read_scaling(*parameters, config);
-  } else if (legacy_scaling) {
-    read_scaling(*legacy_scaling, config);
+  // In order of preference, as transformers resolves a file that has several.
+  std::vector<JsonFields> places;
+  for (std::string_view name : {"rope_scaling", "rope_parameters"}) {
+    if (auto fields = text.object(name)) places.push_back(std::move(*fields));
+  }
+  places.push_back(text);
+
+  config.rope_theta = first_with(places, "rope_theta").required_number("rope_theta", 1, 1e12);
+  for (const JsonFields& fields : places) {
+    if (!fields.has("rope_type") && !fields.has("type")) continue;
+    read_scaling(fields, config);
+    break;
   }
 
-  const JsonFields& factor_fields =
-      parameters && parameters->has("partial_rotary_factor") ? *parameters : text;
+  const JsonFields& factor_fields = first_with(places, "partial_rotary_factor");
   const double usual = config.family == Family::kQwen3Moe ? 1.0 : 0.25;
   const double factor = factor_fields.number("partial_rotary_factor", 1e-3, 1).value_or(usual);
   config.rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * factor);

@@ -122,7 +122,8 @@ Result<std::string> resolve_model(const std::string& name, const ModelPlaces& pl
                   "an id org/name or a name");
   }
   if (is_folder(name)) {
-    if (is_model_folder(name)) return name;
+    // Without trailing slashes, so that the last component is the model's name.
+    if (is_model_folder(name)) return name.substr(0, name.find_last_not_of('/') + 1);
     return Status(StatusCode::kInvalidFile,
                   fmt::format("{}: found no config.json, expected a model folder", name));
   }

@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -97,6 +98,24 @@ TEST(MappedFileDeathTest, B48_ShrunkFileEndsWithOneLineAndTheStatus) {
     EXPECT_EXIT(read_after_shrinking(path, bytes_left), ::testing::ExitedWithCode(kExitStatus),
                 "^error: .*/weights: shrank or became unreadable while it was mapped[^\n]*\n$");
   }
+}
+
+void read_from_many_threads(const std::string& path) {
+  install_shrink_guard(kExitStatus);
+  const auto file = MappedFile::open(path);
+  if (truncate(path.c_str(), 0) != 0) _exit(1);
+  const volatile std::byte* data = file->data().data();
+  std::vector<std::thread> readers;
+  for (int count = 0; count < 8; ++count) readers.emplace_back([=] { (void)data[0]; });
+  for (std::thread& reader : readers) reader.join();
+  _exit(0);
+}
+
+TEST(MappedFileDeathTest, B48_ManyReadersOfAShrunkFileGiveOneLine) {
+  TempFolder folder;
+  const std::string path = folder.write("weights", std::string(4096, 'x'));
+  EXPECT_EXIT(read_from_many_threads(path), ::testing::ExitedWithCode(kExitStatus),
+              "^error: [^\n]*\n$");
 }
 
 TEST(MappedFileDeathTest, ClosedMappingIsNoLongerGuarded) {

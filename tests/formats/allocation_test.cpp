@@ -17,9 +17,13 @@
 namespace {
 thread_local size_t largest_allocation = 0;
 
-void* counted(size_t size) {
+void* try_counted(size_t size) noexcept {
   largest_allocation = std::max(largest_allocation, size);
-  void* memory = std::malloc(size == 0 ? 1 : size);
+  return std::malloc(size == 0 ? 1 : size);
+}
+
+void* counted(size_t size) {
+  void* memory = try_counted(size);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
@@ -30,6 +34,12 @@ void* operator new(size_t size) {
 }
 void* operator new[](size_t size) {
   return counted(size);
+}
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  return try_counted(size);
+}
+void* operator new[](size_t size, const std::nothrow_t&) noexcept {
+  return try_counted(size);
 }
 void operator delete(void* memory) noexcept {
   std::free(memory);

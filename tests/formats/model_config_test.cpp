@@ -95,6 +95,15 @@ TEST(ModelConfig, YarnInEitherSpelling) {
     EXPECT_EQ(config.yarn->factor, 4);
     EXPECT_EQ(config.yarn->original_max_positions, 262144);
   }
+  // Added beside rope_parameters, as older instructions say: it must not be ignored.
+  const ModelConfig added =
+      parsed(replaced(kQwen35Config, "\"vocab_size\"",
+                      "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}, \"vocab_size\""));
+  ASSERT_TRUE(added.yarn);
+  EXPECT_EQ(added.yarn->factor, 2);
+  EXPECT_EQ(added.rope_theta, 1e7);
+  EXPECT_EQ(added.rotary_dim, 64);
+
   const ModelConfig config = parsed(replaced(kQwen35Config, "\"rope_type\": \"default\"",
                                              "\"rope_type\": \"yarn\", \"factor\": 2.5"));
   ASSERT_TRUE(config.yarn);

@@ -31,6 +31,8 @@ struct Places {
     folder.write("hub/models--Qwen--Coder-Next/snapshots/" + kCommit + "/config.json", "{}");
     folder.write("hub/models--Qwen--Partial/refs/main", kCommit);
     folder.write("hub/models--Evil--Ref/refs/main", "../../../models/nano");
+    folder.write("hub/models--Evil--Dots/refs/main", "..");
+    folder.write("hub/models--Evil--Dots/config.json", "{}");
     folder.write("hub/datasets--Qwen--Data/refs/main", kCommit);
   }
 };
@@ -40,6 +42,7 @@ TEST(ResolveModel, FolderNameAndHubId) {
   const std::string nano = at.folder / "models/nano";
   const std::string snapshot = at.folder / ("hub/models--Qwen--Coder-Next/snapshots/" + kCommit);
   EXPECT_EQ(*resolve_model(nano, at.places), nano);
+  EXPECT_EQ(*resolve_model(nano + "//", at.places), nano);
   EXPECT_EQ(*resolve_model("nano", at.places), nano);
   EXPECT_EQ(*resolve_model("Qwen/Coder-Next", at.places), snapshot);
   EXPECT_EQ(*resolve_model("Qwen/Coder-Next@main", at.places), snapshot);
@@ -72,6 +75,7 @@ TEST(ResolveModel, WhatIsNoModelIsSaidSo) {
   ASSERT_FALSE(evil.ok());
   EXPECT_NE(evil.status().message().find("refs/main: found '../../../models/nano'"),
             std::string::npos);
+  EXPECT_FALSE(resolve_model("Evil/Dots", at.places).ok());
 }
 
 TEST(ListModels, OnlyWhatResolves) {
