@@ -28,7 +28,7 @@ from tokenizers import Tokenizer
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as hf
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
 
-from make_fixtures import check_environment
+from make_fixtures import check_environment, provenance
 
 BLOCK = 128
 CHUNK = 1024  # tokens a cached transformers pass; a multiple of its delta chunk of 64
@@ -133,9 +133,8 @@ def write_golden(path, tokens, positions, golden, model):
     save_file({"tokens": tokens.int(),
                "positions": torch.tensor([positions[i] for i in rows]).int(),
                "top_ids": top.indices.int(), "top_log_probabilities": top.values}, path,
-              metadata={"transformers": transformers.__version__, "torch": torch.__version__,
-                        "dtype": "float32", "model": pathlib.Path(model).name,
-                        "script": "tools/compare_transformers.py"})
+              metadata=provenance(script="tools/compare_transformers.py", dtype="float32",
+                                  model=pathlib.Path(model).name))
     pathlib.Path(path).chmod(0o644)
 
 

@@ -96,6 +96,12 @@ def check_environment():
             raise SystemExit(f"{name}: bound to {inner.__module__}, expected the torch function")
 
 
+def provenance(**facts):
+    """Metadata of a golden file: one entry, since writers shuffle several."""
+    facts |= {"transformers": transformers.__version__, "torch": torch.__version__}
+    return {"provenance": json.dumps(facts, sort_keys=True)}
+
+
 def text_config(fields):
     """A Qwen3_5MoeTextConfig from one FIXTURES entry."""
     fields = dict(fields)
@@ -433,9 +439,8 @@ def write(folder, fixture, tensors, golden, seed):
     save_file({k: v.contiguous() for k, v in tensors.items()}, folder / "model.safetensors",
               metadata={"format": "pt"})
     save_file({k: v.contiguous() for k, v in golden.items()}, folder / "golden.safetensors",
-              metadata={"transformers": transformers.__version__, "torch": torch.__version__,
-                        "seed": str(seed), "attention": "eager", "experts": "eager",
-                        "dtype": "float32", "script": "tools/make_fixtures.py"})
+              metadata=provenance(script="tools/make_fixtures.py", dtype="float32", seed=seed,
+                                  attention="eager", experts="eager"))
     for path in folder.iterdir():
         os.chmod(path, 0o644)
 
@@ -463,8 +468,7 @@ def write_ropes(path):
         rotary = hf.Qwen3_5MoeTextRotaryEmbedding(config)
         tensors[name] = rotary.inv_freq.clone()
         tensors[name + ".scale"] = torch.tensor([float(rotary.attention_scaling)])
-    save_file(tensors, path, metadata={"transformers": transformers.__version__,
-                                       "script": "tools/make_fixtures.py"})
+    save_file(tensors, path, metadata=provenance(script="tools/make_fixtures.py"))
     os.chmod(path, 0o644)
 
 

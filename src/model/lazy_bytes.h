@@ -1,4 +1,5 @@
-// Zeroed memory that costs pages only where it is touched, for caches sized by their maximum.
+// Zeroed memory that costs pages (of 2 MiB where the system gives them) only where it is touched,
+// for caches sized by their maximum and for what a decode step reads.
 //
 // Invariant: data() is page-aligned and zero until written. Running out of address space is a bug
 // of whoever did not ask State::bytes_needed() first, hence a CHECK.
@@ -25,6 +26,8 @@ class LazyBytes {
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(mapped != MAP_FAILED, "bytes", size, "errno", errno);
     data_ = static_cast<std::byte*>(mapped);
+    // Advice only: a system without huge pages refuses, and then pages are small.
+    madvise(mapped, static_cast<size_t>(size), MADV_HUGEPAGE);
   }
   LazyBytes(LazyBytes&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}

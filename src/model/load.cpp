@@ -1,59 +1,17 @@
-// load_weights: which family binds a checkpoint, and the one pass over its bytes.
+// load_weights: which family binds a checkpoint; and how many bytes a decode step must read.
 //
-// Invariant: every byte a forward pass can touch has been touched once before load_weights returns,
-// so that a lost page or a slow disk shows while loading and not in the middle of an answer.
+// Invariant: this is the only place that asks for the family. Binding is qwen3_5_moe_weights.h, the
+// pass over the bytes read_weights.h.
 #include <fmt/format.h>
-
-#include <algorithm>
 
 #include "src/model/model.h"
 #include "src/model/qwen3_5_moe_weights.h"
+#include "src/model/read_weights.h"
 #include "src/model/rope.h"
 #include "src/model/weights.h"
 
 namespace moray {
 namespace {
-
-// Between two calls of progress(): often enough for a bar, seldom enough to cost nothing.
-constexpr int64_t kProgressBytes = 8 << 20;
-constexpr size_t kPageBytes = 4096;
-
-// Tensors of parts that Moray does not run; everything else was bound.
-bool is_read(std::string_view name, const Weights& weights) {
-  if (name.starts_with("model.visual.")) return false;
-  return weights.mtp.has_value() || !name.starts_with("mtp.");
-}
-
-Status read_bytes(const Weights& weights, const LoadOptions& options) {
-  const Checkpoint& checkpoint = *weights.checkpoint;
-  std::vector<std::span<const std::byte>> parts;
-  int64_t total = 0;
-  for (std::string_view name : checkpoint.names()) {
-    if (!is_read(name, weights)) continue;
-    parts.push_back(checkpoint.find(name)->bytes);
-    total += static_cast<int64_t>(parts.back().size());
-  }
-  int64_t done = 0;
-  int64_t next_report = 0;
-  std::byte seen{};
-  for (std::span<const std::byte> part : parts) {
-    for (size_t at = 0; at < part.size(); at += kPageBytes) {
-      seen |= *static_cast<const volatile std::byte*>(part.data() + at);
-      const int64_t here = done + static_cast<int64_t>(at);
-      if (options.progress && here >= next_report) {
-        if (!options.progress(here, total)) {
-          return Status(StatusCode::kCancelled, "loading: cancelled");
-        }
-        next_report = here + kProgressBytes;
-      }
-    }
-    done += static_cast<int64_t>(part.size());
-  }
-  if (options.progress && !options.progress(total, total)) {
-    return Status(StatusCode::kCancelled, "loading: cancelled");
-  }
-  return Status();
-}
 
 int64_t span_bytes(std::span<const float> values) {
   return static_cast<int64_t>(values.size_bytes());
@@ -93,7 +51,7 @@ Result<std::shared_ptr<const Weights>> load_weights(std::shared_ptr<const Checkp
   Rope rope = make_rope(weights.config);
   weights.inv_freq = std::move(rope.inv_freq);
   weights.rope_scale = rope.scale;
-  RETURN_IF_ERROR(read_bytes(weights, options));
+  RETURN_IF_ERROR(read_weights(weights, options));
   return std::shared_ptr<const Weights>(std::make_shared<Weights>(std::move(weights)));
 }
 

@@ -23,8 +23,12 @@ struct Weights;  // weights.h
 // Binds and validates every tensor the config promises; all disagreements in one kInvalidFile.
 // Reads the bytes once (so that they are in memory and errors surface now), reporting progress as
 // (bytes done, bytes in all); a false return cancels (kCancelled). kUnsupported: another family.
+// A model of up to copy_bytes_max bytes is copied from its files to huge pages, which makes a
+// decode step about a tenth faster (fewer page walks, prefetch across 4 KiB) and frees it from the
+// fate of the files; a larger one stays mapped and shares its pages with other processes.
 struct LoadOptions {
-  std::function<bool(int64_t, int64_t)> progress;
+  int64_t copy_bytes_max = int64_t{1} << 30;
+  std::function<bool(int64_t, int64_t)> progress = nullptr;
 };
 Result<std::shared_ptr<const Weights>> load_weights(std::shared_ptr<const Checkpoint> checkpoint,
                                                     const LoadOptions& options);

@@ -29,7 +29,9 @@ State::Impl::Impl(const ModelConfig& config, int64_t tokens, Precision chosen)
       capacity(tokens),
       has_mtp_cache(config.mtp_layers > 0) {
   CHECK(tokens > 0, tokens);
-  for (int64_t i = 0; i < kv_cache_count(config); ++i) kv.emplace_back(sizes.kv_bytes(tokens));
+  for (int64_t i = 0; i < kv_cache_count(config); ++i) {
+    kv.emplace_back(sizes.kv_bytes(tokens));
+  }
   for (int64_t i = 0; i < config.count_layers(LayerKind::kGatedDelta); ++i) {
     delta.emplace_back(sizes.delta_floats() * static_cast<int64_t>(sizeof(float)));
   }

@@ -1,7 +1,7 @@
 // The weights of a loaded model as plain data: views a layer's ops are called with.
 //
-// Invariant: every view points into `checkpoint`'s mapping or into `storage`, both kept alive here,
-// and has the shape that `config` promises. Families differ in how they bind
+// Invariant: every view points into `checkpoint`'s mapping, `arena` or `storage`, all kept alive
+// here, and has the shape that `config` promises. Families differ in how they bind
 // (qwen3_5_moe_weights.h); after binding they share this struct and forward.cpp. A copy shares the
 // bytes and is cheap, so a test may change a copy's views without touching the model.
 #pragma once
@@ -14,6 +14,7 @@
 
 #include "src/formats/checkpoint.h"
 #include "src/kernels/ops.h"
+#include "src/model/lazy_bytes.h"
 
 namespace moray {
 
@@ -79,6 +80,7 @@ struct Weights {
   std::vector<std::string> notes;  // what a user should know, one line each
 
   std::shared_ptr<const Checkpoint> checkpoint;
+  std::shared_ptr<const LazyBytes> arena;  // the matrices, if they were copied from the files
   std::shared_ptr<std::vector<std::unique_ptr<float[]>>> storage;
 };
 
