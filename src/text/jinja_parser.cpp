@@ -28,8 +28,7 @@ class Parser {
     return statement;
   }
   Status refuse(int line, const std::string& what) const {
-    return Status(StatusCode::kUnsupported,
-                  TokenStream::at_line(line, what + " is not supported"));
+    return Status(StatusCode::kUnsupported, TokenStream::at_line(line, what + " is not supported"));
   }
   Status end_of_tag() {
     if (!tokens_.at(TokenKind::kBlockEnd)) return tokens_.unexpected("'%}'");
@@ -59,9 +58,9 @@ class Parser {
   Result<StmtPtr> loop_control(StmtKind kind, int line);
 
   TokenStream tokens_;
-  int depth_ = 0;       // blocks open
-  int scopes_ = 0;      // of them, those with variables of their own
-  int loops_ = 0;       // loops open around the statement at hand
+  int depth_ = 0;   // blocks open
+  int scopes_ = 0;  // of them, those with variables of their own
+  int loops_ = 0;   // loops open around the statement at hand
 };
 
 // Statements up to a tag that starts with one of `ends`; that tag's "{%" is consumed.
