@@ -228,6 +228,8 @@ Result<Value> has_case_call(const Call& call) {
 
 Result<Value> map_get(const Call& call) {
   ASSIGN_OR_RETURN(const auto bound, call.bind({"key", "default"}, 1));
+  RETURN_IF_ERROR(call.budget.charge_steps(value_weight(*bound[0])));
+  if (!is_hashable(*bound[0])) return call.wants("a key", *bound[0]);
   const Map& map = *call.receiver.as<MapRef>();
   const Value* found = bound[0]->is_text() ? map.find(bound[0]->as<Text>().str()) : nullptr;
   if (found != nullptr) return *found;

@@ -178,6 +178,8 @@ Result<bool> contains(const Value& container, const Value& item, Budget& budget)
     return container.as<Text>().str().find(item.as<Text>().str()) != std::string::npos;
   }
   if (container.is<MapRef>()) {
+    RETURN_IF_ERROR(budget.charge_steps(value_weight(item)));
+    if (!is_hashable(item)) return template_error(std::string(type_name(item)) + " is no key");
     return item.is_text() && container.as<MapRef>()->find(item.as<Text>().str()) != nullptr;
   }
   ASSIGN_OR_RETURN(const SequenceRef items, iterate(container, budget));

@@ -123,9 +123,10 @@ Result<StmtPtr> Parser::if_statement(int line) {
     ASSIGN_OR_RETURN(branch.test, parse_tuple(tokens_, Ternary::kNotHere));
     ASSIGN_OR_RETURN(branch.body, body({"elif", "else", "endif"}));
     choice->branches.push_back(std::move(branch));
-    const std::string end = tokens_.take().text;
-    if (end == "elif") continue;
-    if (end == "else") {
+    if (tokens_.skip_word("elif")) continue;
+    const bool has_else = tokens_.at_word("else");
+    tokens_.take();
+    if (has_else) {
       ASSIGN_OR_RETURN(choice->otherwise, last_body({"endif"}));
     }
     return choice;

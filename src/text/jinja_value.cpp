@@ -166,6 +166,16 @@ bool is_true(const Value& value) {
   return true;
 }
 
+bool is_hashable(const Value& value) {
+  if (value.is<MapRef>()) return false;
+  if (!value.is<SequenceRef>()) return true;
+  const Sequence& sequence = *value.as<SequenceRef>();
+  if (sequence.kind == SequenceKind::kTuple) {
+    return std::all_of(sequence.items.begin(), sequence.items.end(), is_hashable);
+  }
+  return sequence.kind == SequenceKind::kRange || sequence.kind >= SequenceKind::kValues;
+}
+
 int64_t to_integer(const Value& value) {
   return value.is<bool>() ? (value.as<bool>() ? 1 : 0) : value.as<int64_t>();
 }

@@ -120,6 +120,8 @@ Value failed_iterator(Status error);
 const char* type_name(const Value& value);
 // Python truth.
 bool is_true(const Value& value);
+// Whether Python could use the value as a key: lists, maps and views of them cannot be looked up.
+bool is_hashable(const Value& value);
 // bool, int and float as a number; only for is_integer() or is_number() values.
 int64_t to_integer(const Value& value);
 double to_double(const Value& value);
