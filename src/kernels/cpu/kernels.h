@@ -11,9 +11,10 @@
 
 namespace moray::cpu {
 
-// How linear reads its input. kBf16 products need AVX512_BF16; its input is packed, [tokens,
-// padded], rows padded with zeros to a multiple of 128 as for kF32.
+// How a product reads its input: rows padded with zeros to a multiple of 128; FP32, or BF16 for
+// products by AVX512_BF16.
 enum class Engine : uint8_t { kF32, kBf16 };
+inline constexpr int kEngines = 2;
 
 // Rows [row_begin, row_end) of one matrix times `tokens` rows of x.
 struct LinearJob {
@@ -49,8 +50,9 @@ struct SiluJob {
   const float* gate;  // [tokens, rows], stride `stride`
   const float* up;    // likewise
   int64_t tokens, rows, stride;
-  void* out;  // float or BF16 bits by `engine`; out[t * out_stride + r]
+  void* out;  // rows as `engine` reads them, out_stride elements apart
   int64_t out_stride;
+  int64_t out_column;  // of r = 0, a multiple of 16
   Engine engine;
   bool round;
 };
@@ -135,7 +137,8 @@ struct ValuesJob {
 struct Kernels {
   Level level;
   bool has_bf16_products;
-  void (*linear[2][4])(const LinearJob&);  // [Engine][weight_kind]; kBf16 only for BF16 and FP8
+  // [Engine][WeightKind]; kBf16 only for BF16 and FP8 weights.
+  void (*linear[kEngines][4])(const LinearJob&);
   void (*pack_f32)(const float* x, int64_t k, float* out, int64_t padded);
   void (*pack_bf16)(const float* x, int64_t k, uint16_t* out, int64_t padded);
   void (*widen)(const void* from, int weight_kind, int64_t count, float* out);

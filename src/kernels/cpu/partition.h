@@ -61,9 +61,27 @@ constexpr int weight_kind(DType dtype) {
 // allows them and the weight widens to BF16 exactly.
 inline Engine engine_for(const Kernels& kernels, Precision precision, DType dtype) {
   const bool exact = dtype == DType::kBF16 || dtype == DType::kF8E4M3;
-  return precision == Precision::kBfloat16 && kernels.has_bf16_products && exact ? Engine::kBf16
-                                                                               : Engine::kF32;
+  const bool rounds = precision == Precision::kBfloat16;
+  return exact && rounds && kernels.has_bf16_products ? Engine::kBf16 : Engine::kF32;
 }
+
+constexpr int64_t element_bytes(Engine engine) { return engine == Engine::kF32 ? 4 : 2; }
+
+// Packs one row of k elements, padded, as an engine reads it.
+inline void pack_row(const Kernels& kernels, Engine engine, const float* x, int64_t k, void* out) {
+  if (engine == Engine::kF32) {
+    kernels.pack_f32(x, k, static_cast<float*>(out), padded_k(k));
+  } else {
+    kernels.pack_bf16(x, k, static_cast<uint16_t*>(out), padded_k(k));
+  }
+}
+
+// The input of a product as each engine in use reads it; null where none does. FP32 rows without
+// padding are read where they are.
+struct PackedInput {
+  const void* rows[kEngines] = {};
+  int64_t stride[kEngines] = {};  // elements
+};
 
 // The job of one matrix's rows with everything but input and output filled in.
 inline LinearJob linear_job(const MatrixView& weight, int64_t row_begin, int64_t row_end) {

@@ -5,8 +5,8 @@
 // after slice), and sum's lanes are added in the tree of Lanes. Tiles differ only in how many outputs
 // they hold at a time.
 //
-// An engine E has X (element of x), Wide (weights of one product), kStep (elements a product takes)
-// and mad(sum, wide, x). A reader R turns stored weights into two Wides and notices NaN codes.
+// An engine E has X (element of x), Wide (operand of one product), kStep (elements a product takes),
+// load(x) and mad(sum, wide, wide). A reader R turns stored weights into two Wides and notices NaN codes.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ struct F32Engine {
   using F = typename L::F;
   using Wide = typename L::F;
   static constexpr int kStep = L::kWidth;
-  static F mad(F sum, Wide weights, const float* x) { return L::fma(weights, L::load(x), sum); }
+  static Wide load(const float* x) { return L::load(x); }
+  static F mad(F sum, Wide weights, Wide x) { return L::fma(weights, x, sum); }
   static void store_wide(float* to, Wide weights) { L::store(to, weights); }
 };
 
@@ -112,6 +113,14 @@ inline void multiply_slice(const char* const (&row)[rows], R (&reader)[rows], in
                            typename E::F (&part)[rows][tokens]) {
 #pragma GCC unroll 16
   for (int k = 0; k < kSlice; k += 2 * E::kStep) {
+    typename E::Wide x0[tokens], x1[tokens];
+#pragma GCC unroll 4
+    for (int t = 0; t < tokens; ++t) {
+      x0[t] = E::load(x[t] + x_offset + k);
+      x1[t] = E::load(x[t] + x_offset + k + E::kStep);
+      // Kept in registers for all rows; GCC would load them again for each.
+      asm("" : "+v"(x0[t]), "+v"(x1[t]));
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
       typename E::Wide a, b;
@@ -124,8 +133,8 @@ inline void multiply_slice(const char* const (&row)[rows], R (&reader)[rows], in
       }
 #pragma GCC unroll 4
       for (int t = 0; t < tokens; ++t) {
-        part[r][t] = E::mad(part[r][t], a, x[t] + x_offset + k);
-        part[r][t] = E::mad(part[r][t], b, x[t] + x_offset + k + E::kStep);
+        part[r][t] = E::mad(part[r][t], a, x0[t]);
+        part[r][t] = E::mad(part[r][t], b, x1[t]);
       }
     }
   }
@@ -152,7 +161,7 @@ inline void add_slice(const Tile<E>& tile, int64_t slice, const char* const (&ro
 
 // out[t * rows + r] for a tile of rows in {1, 4}.
 template <class L, class E, class R, int rows, int tokens>
-inline void multiply_tile(const Tile<E>& tile, const typename E::X* const (&x)[tokens],
+[[gnu::always_inline]] inline void multiply_tile(const Tile<E>& tile, const typename E::X* const (&x)[tokens],
                           float* out) {
   typename E::F sum[rows][tokens];
   R reader[rows];
@@ -194,13 +203,13 @@ inline void multiply_tile(const Tile<E>& tile, const typename E::X* const (&x)[t
 }
 
 // Stores a tile's sums, after the addition and rounding the job asks for.
-template <class L>
-inline void store_outputs(const LinearJob& job, const float* sums, int rows, int64_t row,
-                          int64_t token, int tokens) {
+template <class L, int rows, int tokens>
+[[gnu::always_inline]] inline void store_outputs(const LinearJob& job, const float* sums,
+                                                 int64_t row, int64_t token) {
   for (int t = 0; t < tokens; ++t) {
     float* y = job.y + (token + t) * job.y_stride + (row - job.row_begin);
     if (!job.add) {
-      for (int r = 0; r < rows; ++r) y[r] = sums[t * rows + r];
+      std::memcpy(y, sums + t * rows, static_cast<size_t>(rows) * sizeof(float));
       continue;
     }
     typename L::F value = L::add(L::load_first(y, rows), L::load_first(sums + t * rows, rows));
@@ -218,12 +227,12 @@ inline void find_rows(const LinearJob& job, int64_t token, const typename E::X* 
 }
 
 template <class L, class E, class R, int rows, int tokens>
-inline void run_tile(const LinearJob& job, const Tile<E>& tile, int64_t row, int64_t token) {
+[[gnu::always_inline]] inline void run_tile(const LinearJob& job, const Tile<E>& tile, int64_t row, int64_t token) {
   const typename E::X* x[tokens];
   find_rows<E, tokens>(job, token, x);
   float sums[rows * tokens];
   multiply_tile<L, E, R, rows, tokens>(tile, x, sums);
-  store_outputs<L>(job, sums, rows, row, token, tokens);
+  store_outputs<L, rows, tokens>(job, sums, row, token);
 }
 
 // `rows` rows times all tokens of [token, job.tokens) in tiles as wide as possible.
