@@ -1,0 +1,113 @@
+// The engine: a loaded model (Engine, immutable) and one conversation with it (Session, mutable).
+//
+// This header, text.h and tools.h are all that a program needs. Invariants: an Engine may be shared
+// by threads, a Session belongs to one; the same engine, prompt, options and seed give the same
+// text; what a session holds is always a prefix of what was fed and sampled, also after a cancel or
+// an error.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "moray/text.h"
+#include "src/base/status.h"
+
+namespace moray {
+
+struct EngineOptions {
+  std::string model_folder;
+  int threads = 0;          // 0: one a physical core
+  int64_t context = 0;      // tokens a session may hold; 0: the model's own, or what memory allows
+  int64_t block_tokens = 256;  // tokens a prefill pass; the result does not depend on it
+  bool float32 = false;     // FP32 activations: for proofs, slower
+  std::string cpu_level;    // "", "avx2" or "avx512"; "" takes the best the machine has
+  // (bytes read, bytes in all) while loading; false cancels.
+  std::function<bool(int64_t, int64_t)> on_load;
+};
+
+struct SamplingOptions {
+  double temperature = 0;  // 0: greedy
+  int64_t top_k = 0;       // 0: off
+  double top_p = 1;        // 1: off
+  double min_p = 0;        // 0: off
+  double repetition_penalty = 1;  // 1: off; over prompt and answer
+  double presence_penalty = 0;    // over the answer
+  double frequency_penalty = 0;   // over the answer
+  uint64_t seed = 0;
+  std::vector<std::pair<TokenId, float>> logit_bias;
+};
+// Names the first field that is out of its range, with the range.
+Status validate(const SamplingOptions& options, int64_t token_count);
+
+enum class StopReason { kEndOfSequence, kStopString, kMaxTokens, kContextFull, kCancelled };
+
+struct GenerateOptions {
+  SamplingOptions sampling;
+  int64_t max_tokens = -1;  // -1: until the context is full
+  std::vector<std::string> stop;       // text that ends the answer; never part of it
+  std::vector<TokenId> stop_tokens;    // besides the model's own end tokens
+  bool ignore_end_tokens = false;
+  bool skip_special = true;
+  // A piece of valid UTF-8; false cancels.
+  std::function<bool(std::string_view)> on_text;
+  // (tokens read, tokens in the prompt) after each prefill block; false cancels.
+  std::function<bool(int64_t, int64_t)> on_prefill;
+  const std::atomic<bool>* cancel = nullptr;  // looked at before every step
+};
+
+struct GenerateResult {
+  std::string text;
+  std::vector<TokenId> tokens;  // sampled, the ending one included
+  StopReason stop_reason = StopReason::kMaxTokens;
+  int64_t prompt_tokens = 0;
+  double prefill_seconds = 0;
+  double decode_seconds = 0;  // of tokens.size() - 1 steps after the prompt's own
+};
+
+class Session;
+
+class Engine {
+ public:
+  // Everything that can be wrong with a model folder surfaces here, in one Status.
+  static Result<std::shared_ptr<const Engine>> open(const EngineOptions& options);
+  virtual ~Engine() = default;
+
+  virtual const Tokenizer& tokenizer() const = 0;
+  virtual std::shared_ptr<const Tokenizer> shared_tokenizer() const = 0;
+  // Null if the checkpoint has none.
+  virtual const ChatTemplate* chat_template() const = 0;
+  virtual SamplingOptions default_sampling() const = 0;  // generation_config.json's
+  virtual const std::vector<TokenId>& end_tokens() const = 0;
+  virtual int64_t context() const = 0;
+  virtual std::string model_name() const = 0;     // the folder's name
+  virtual std::string backend_line() const = 0;   // "cpu avx512 (bf16, vbmi), 2 threads"
+  virtual std::string weights_line() const = 0;   // "FP8 128x128 + BF16"
+  virtual int64_t decode_bytes(int64_t depth) const = 0;  // bytes a step must read at that depth
+  virtual Result<std::unique_ptr<Session>> new_session() const = 0;
+};
+
+class Session {
+ public:
+  virtual ~Session() = default;
+  // Feeds `prompt` after what the session already holds and samples until something stops it.
+  // kInvalidArgument: empty prompt in an empty session, an id outside the vocabulary, sampling
+  // options out of range. kExhausted: prompt longer than the context, before any work. NaN or
+  // infinite logits end with kInvalidFile and leave the session unusable (every later call says so).
+  virtual Result<GenerateResult> generate(const std::vector<TokenId>& prompt,
+                                          const GenerateOptions& options) = 0;
+  // Natural-log probability of each token given those before it. Tokens 1..n-1 of an empty session
+  // (the first has no context) are returned; the session then holds them.
+  virtual Result<std::vector<double>> score(const std::vector<TokenId>& tokens,
+                                            const std::function<bool(int64_t, int64_t)>& progress) = 0;
+  virtual const std::vector<TokenId>& tokens() const = 0;
+  virtual void reset() = 0;
+};
+
+}  // namespace moray

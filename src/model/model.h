@@ -1,0 +1,104 @@
+// A loaded model as plain data and functions: weights, per-sequence state, forward.
+//
+// Invariant: Weights are immutable after load and shared by any number of sequences; a State is a
+// value (copy = snapshot) that belongs to one sequence; forward() reads the first and advances the
+// second. Which family a checkpoint belongs to is decided once, in load_weights().
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/base/thread_pool.h"
+#include "src/formats/checkpoint.h"
+#include "src/kernels/ops.h"
+
+namespace moray {
+
+struct Weights;  // qwen3_5_moe_weights.h
+
+// Binds and validates every tensor the config promises; all disagreements in one kInvalidFile.
+// Reads the bytes once (so that they are in memory and errors surface now), reporting progress as
+// (bytes done, bytes in all); a false return cancels.
+struct LoadOptions {
+  std::function<bool(int64_t, int64_t)> progress;
+};
+Result<std::shared_ptr<const Weights>> load_weights(std::shared_ptr<const Checkpoint> checkpoint,
+                                                    const LoadOptions& options);
+const ModelConfig& config_of(const Weights& weights);
+bool has_mtp(const Weights& weights);
+// Weight bytes a decode step of one token reads at cache depth 0 (trunk, top-k experts, head), and
+// the state and cache bytes it adds at `depth`. What `moray bench` compares with a measured read.
+int64_t decode_weight_bytes(const Weights& weights);
+int64_t decode_state_bytes(const Weights& weights, int64_t depth, Precision precision);
+
+// Everything a sequence remembers: KV of the full-attention layers, GDN states, MTP's own KV.
+// Copying is a snapshot; copies cost bytes() and are made only by name.
+class State {
+ public:
+  State(const ModelConfig& config, int64_t capacity, Precision precision);
+  State(State&&) noexcept;
+  State& operator=(State&&) noexcept;
+  ~State();
+  State snapshot() const;
+  int64_t position() const;  // tokens consumed
+  int64_t capacity() const;  // tokens that fit
+  int64_t bytes() const;
+  static int64_t bytes_needed(const ModelConfig& config, int64_t capacity, Precision precision);
+
+  struct Impl;
+  Impl& impl() { return *impl_; }
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  explicit State(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Buffers a forward pass works in, for up to `block_tokens` tokens a pass. Made once.
+class Workspace {
+ public:
+  Workspace(const ModelConfig& config, int64_t block_tokens, Precision precision);
+  ~Workspace();
+  int64_t block_tokens() const;
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+struct ForwardArgs {
+  std::span<const int32_t> tokens;  // 1..block_tokens ids, all < vocab_rows
+  State* state;                     // advanced by tokens.size(); must have room
+  Precision precision;
+  // Logits of the last `logit_rows` tokens, [logit_rows, vocab_rows] FP32; 0: none.
+  int64_t logit_rows = 1;
+  float* logits = nullptr;
+  // Hidden states after the final norm of all tokens, [tokens, hidden]; may be null.
+  float* hidden = nullptr;
+};
+// No allocation, no failure: preconditions are CHECKed. A token's logits are bit-equal whatever the
+// split into calls, block size and thread count.
+void forward(const Weights& weights, ThreadPool& pool, Workspace& workspace,
+             const ForwardArgs& args);
+
+// The MTP head on pairs (hidden after the final norm at t, token t+1): appends to its own KV cache
+// and gives logits for token t+2 and the head's own hidden (fed back for further drafts).
+struct MtpArgs {
+  std::span<const int32_t> next_tokens;  // [tokens] token t+1
+  const float* hidden;                   // [tokens, hidden]
+  State* state;
+  int64_t position;  // MTP cache slot of the first pair; slots before it are valid
+  Precision precision;
+  int64_t logit_rows = 1;
+  float* logits = nullptr;
+  float* hidden_out = nullptr;  // [tokens, hidden] after mtp.norm; may be null
+};
+void mtp_forward(const Weights& weights, ThreadPool& pool, Workspace& workspace,
+                 const MtpArgs& args);
+
+}  // namespace moray
