@@ -29,9 +29,9 @@ struct LinearJob {
   int64_t tokens;
   float* y;  // y[t * y_stride + row - row_begin]
   int64_t y_stride;
-  bool add;        // y += rather than y =
-  bool round_sum;  // to BF16, after the addition
-  void* scratch;   // kLinearTileRows * padded_k(k) floats
+  bool add;          // y += rather than y =
+  bool round_sum;    // to BF16, after the addition
+  void* scratch;     // kLinearTileRows * padded_k(k) floats
   const void* next;  // what this worker reads after these rows, to be prefetched; may be null
 };
 inline constexpr int64_t kLinearTileRows = 16;
@@ -61,9 +61,9 @@ struct SiluJob {
 struct CombineJob {
   float* residual;  // [tokens, rows], stride `residual_stride`
   int64_t tokens, rows, residual_stride;
-  const float* y;  // [*, rows], dense
-  const int32_t* index;     // [tokens, slots] rows of y
-  const float* weights;     // [tokens, slots]
+  const float* y;        // [*, rows], dense
+  const int32_t* index;  // [tokens, slots] rows of y
+  const float* weights;  // [tokens, slots]
   int64_t slots;
   const float* shared_y;       // [tokens, rows], dense, or null
   const float* shared_weight;  // [tokens]
@@ -123,10 +123,10 @@ struct HeadJob {
 
 // Adds p V over one range of keys to the sums of some queries.
 struct ValuesJob {
-  const void* values;   // [keys, dim] of the range
-  bool bf16;            // else float
+  const void* values;  // [keys, dim] of the range
+  bool bf16;           // else float
   int64_t dim;
-  const float* p;       // [queries, p_stride]
+  const float* p;  // [queries, p_stride]
   int64_t p_stride;
   const int32_t* ends;  // [queries] keys each may see, counted from the range's first
   int64_t queries;

@@ -17,8 +17,8 @@ namespace {
 // Bounds a worker's scratch for gate and up; large enough that widening an expert's weights again
 // for the next group does not show.
 constexpr int64_t kGroupTokens = 128;
-constexpr int64_t kGateRows = 64;  // most rows of a gate/up unit
-constexpr int64_t kDownRows = 64;  // most rows of a down unit
+constexpr int64_t kGateRows = 64;         // most rows of a gate/up unit
+constexpr int64_t kDownRows = 64;         // most rows of a down unit
 constexpr int64_t kDownRowsPrefill = 16;  // keeps [assignments, rows] of FP32 in the second cache
 constexpr int64_t kDecodeTokens = 8;
 
@@ -30,8 +30,8 @@ struct Group {
 
 // One 4-byte plane each, so that a Carver can hand them out.
 struct Plan {
-  int32_t* position;     // [tokens * top_k] sorted position of assignment t * top_k + slot
-  int32_t* token;        // [tokens * top_k + tokens] token of each hidden row
+  int32_t* position;      // [tokens * top_k] sorted position of assignment t * top_k + slot
+  int32_t* token;         // [tokens * top_k + tokens] token of each hidden row
   int32_t* group_fields;  // [groups, 3]
   int64_t group_count;
   int64_t assignments;
@@ -54,8 +54,8 @@ Dimensions dimensions_of(const MoeArgs& args) {
   const int64_t assignments = args.tokens * args.top_k;
   const int64_t experts = std::min(static_cast<int64_t>(args.experts.size()), assignments);
   return {.inner = padded_k(inner),
-          .groups = experts + divide_up(assignments, kGroupTokens) +
-                    divide_up(args.tokens, kGroupTokens),
+          .groups =
+              experts + divide_up(assignments, kGroupTokens) + divide_up(args.tokens, kGroupTokens),
           .rows = assignments + args.tokens};
 }
 
@@ -138,8 +138,8 @@ void gate_up_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
                   int worker) {
   const ExpertView& expert = expert_of(args, group);
   float* const widened = buffers.scratch + worker * buffers.scratch_stride;
-  float* const gate = widened + carved(kLinearTileRows * std::max(padded_k(args.hidden),
-                                                                 buffers.inner_stride));
+  float* const gate =
+      widened + carved(kLinearTileRows * std::max(padded_k(args.hidden), buffers.inner_stride));
   float* const up = gate + kGroupTokens * kGateRows;
   const int64_t rows = row_end - row;
   const char* const up_rows = row_start(expert.up, row);
@@ -160,17 +160,23 @@ void gate_up_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
     run_linear(kernels, engine, weight.dtype, job);
   }
   const Engine engine = engine_for(kernels, args.precision, expert.down.dtype);
-  kernels.silu_product({.gate = gate, .up = up, .tokens = group.count, .rows = rows,
-                        .stride = rows, .out = inner_row(buffers, group.begin),
-                        .out_stride = inner_stride(buffers, engine), .out_column = row,
-                        .engine = engine, .round = args.precision == Precision::kBfloat16});
+  kernels.silu_product({.gate = gate,
+                        .up = up,
+                        .tokens = group.count,
+                        .rows = rows,
+                        .stride = rows,
+                        .out = inner_row(buffers, group.begin),
+                        .out_stride = inner_stride(buffers, engine),
+                        .out_column = row,
+                        .engine = engine,
+                        .round = args.precision == Precision::kBfloat16});
 }
 
 void down_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
                const Buffers& buffers, int64_t row, int64_t row_end, int worker) {
   float* const widened = buffers.scratch + worker * buffers.scratch_stride;
-  float* const y = widened + carved(kLinearTileRows * std::max(padded_k(args.hidden),
-                                                              buffers.inner_stride));
+  float* const y =
+      widened + carved(kLinearTileRows * std::max(padded_k(args.hidden), buffers.inner_stride));
   const int64_t rows = row_end - row;
   for (int64_t g = 0; g < plan.group_count; ++g) {
     const Group group = plan.group(g);
@@ -189,9 +195,14 @@ void down_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
     run_linear(kernels, engine, weight.dtype, job);
   }
   const bool has_shared = !args.shared.empty();
-  kernels.combine({.residual = args.residual + row, .tokens = args.tokens, .rows = rows,
-                   .residual_stride = args.hidden, .y = y, .index = plan.position,
-                   .weights = args.expert_weights, .slots = args.top_k,
+  kernels.combine({.residual = args.residual + row,
+                   .tokens = args.tokens,
+                   .rows = rows,
+                   .residual_stride = args.hidden,
+                   .y = y,
+                   .index = plan.position,
+                   .weights = args.expert_weights,
+                   .slots = args.top_k,
                    .shared_y = has_shared ? y + plan.assignments * rows : nullptr,
                    .shared_weight = args.shared_weight,
                    .round = args.precision == Precision::kBfloat16});
@@ -245,8 +256,9 @@ void clear_inner_ends(const Context& context, const MoeArgs& args, const Plan& p
 Buffers make_buffers(const Context& context, const MoeArgs& args, const Dimensions& size,
                      const Plan& plan, Carver& carver) {
   Buffers buffers{};
-  buffers.x = pack_tokens(context, args, plan,
-                          carver.take<float>(kEngines * carved(args.tokens * padded_k(args.hidden))));
+  buffers.x =
+      pack_tokens(context, args, plan,
+                  carver.take<float>(kEngines * carved(args.tokens * padded_k(args.hidden))));
   buffers.inner = reinterpret_cast<char*>(carver.take<float>(size.rows * size.inner));
   buffers.inner_stride = size.inner;
   buffers.scratch_stride = scratch_floats(args, size);
@@ -297,8 +309,7 @@ int64_t moe_workspace_floats(const MoeArgs& args, int threads) {
   const int64_t padded = cpu::padded_k(args.hidden);
   return cpu::kCacheLineFloats + cpu::carved(args.tokens * args.top_k) + cpu::carved(size.rows) +
          cpu::carved(size.groups * 3) + cpu::carved(int64_t(args.experts.size()) + 1) +
-         cpu::kEngines * cpu::carved(args.tokens * padded) +
-         cpu::carved(size.rows * size.inner) +
+         cpu::kEngines * cpu::carved(args.tokens * padded) + cpu::carved(size.rows * size.inner) +
          threads * cpu::carved(cpu::scratch_floats(args, size));
 }
 

@@ -1,11 +1,11 @@
 // linear by VDPBF16PS: products of BF16 pairs, added in FP32.
 //
-// E4M3 codes become BF16 through a table of 128 values in registers (VBMI byte permutes), because the
-// instruction reads denormals as zero: E4M3's subnormals are normal BF16 numbers, a shifted code
-// would not be. Method after the AVX-512 FP8 kernels of KTransformers; ours keeps the natural order
-// of weights, so that FP8 and BF16 matrices share one packed input. Splitting codes of even and odd
-// index by shifts instead, with the input packed to match, saves three shuffles and lost: on Zen 5
-// unpacks are cheaper than shifts (nano projection 8.9 us against 9.6).
+// E4M3 codes become BF16 through a table of 128 values in registers (VBMI byte permutes), because
+// the instruction reads denormals as zero: E4M3's subnormals are normal BF16 numbers, a shifted
+// code would not be. Method after the AVX-512 FP8 kernels of KTransformers; ours keeps the natural
+// order of weights, so that FP8 and BF16 matrices share one packed input. Splitting codes of even
+// and odd index by shifts instead, with the input packed to match, saves three shuffles and lost:
+// on Zen 5 unpacks are cheaper than shifts (nano projection 8.9 us against 9.6).
 #include "src/kernels/cpu/avx512/lanes.h"
 #include "src/kernels/cpu/generic/linear.h"
 #include "src/kernels/cpu/tables.h"
@@ -91,7 +91,9 @@ void linear_fp8(const LinearJob& job) {
 }
 
 // BF16 weights are read in place however many tokens there are: nothing to widen.
-void linear_bf16(const LinearJob& job) { linear_direct<Lanes, Bf16Engine, ReadBf16Pairs>(job); }
+void linear_bf16(const LinearJob& job) {
+  linear_direct<Lanes, Bf16Engine, ReadBf16Pairs>(job);
+}
 
 }  // namespace
 

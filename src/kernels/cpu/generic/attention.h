@@ -1,8 +1,9 @@
 // The pieces of attention beside the products q k^T (those are linear's): head norm and rotation,
 // the softmax of a range of keys, the sum p V, the merging of ranges.
 //
-// Invariant: a query's sums run over keys in ascending order whatever other queries share the loads,
-// and no key beyond a query's end is touched for it, so that a damaged later token cannot reach back.
+// Invariant: a query's sums run over keys in ascending order whatever other queries share the
+// loads, and no key beyond a query's end is touched for it, so that a damaged later token cannot
+// reach back.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,14 @@ namespace {
 
 template <class L>
 void prepare_head(const HeadJob& job) {
-  rms_norm_rows<L>({.x = job.x, .weight = job.weight, .rows = 1, .dim = job.dim, .eps = job.eps,
-                    .zero_centred = job.zero_centred, .round = false, .out = job.out});
+  rms_norm_rows<L>({.x = job.x,
+                    .weight = job.weight,
+                    .rows = 1,
+                    .dim = job.dim,
+                    .eps = job.eps,
+                    .zero_centred = job.zero_centred,
+                    .round = false,
+                    .out = job.out});
   const int64_t half = job.rotary_dim / 2;
   for_lanes<L>(half, [&](int64_t i, int64_t count) {
     const auto cosine = load_some<L>(job.cosine + i, count);
@@ -81,8 +88,8 @@ struct Panel {
 
 // Keys [begin, end) for `queries` queries from `query` on, columns [c, c + vectors * kWidth).
 template <class L, bool bf16, int queries, int vectors>
-inline void add_values_tile(const ValuesJob& job, const Panel& panel, int64_t query,
-                            int64_t begin, int64_t end, int64_t c) {
+inline void add_values_tile(const ValuesJob& job, const Panel& panel, int64_t query, int64_t begin,
+                            int64_t end, int64_t c) {
   constexpr int64_t size = bf16 ? 2 : 4;
   typename L::F sum[queries][vectors];
 #pragma GCC unroll 4
