@@ -58,6 +58,11 @@ void run_unit(const Kernels& kernels, const LinearArgs& args, const PackedInput&
   job.add = args.output == LinearArgs::Output::kAddToResidual;
   job.round_sum = job.add && args.precision == Precision::kBfloat16;
   job.scratch = scratch;
+  const LinearTarget* const following = &target + 1;
+  const bool ends = row_end == target.weight.rows;
+  if (ends && following < args.targets.data() + args.targets.size()) {
+    job.next = following->weight.data;
+  }
   run_linear(kernels, engine, target.weight.dtype, job);
 }
 
