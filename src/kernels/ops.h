@@ -40,7 +40,7 @@ struct EmbedArgs {
 // out = round( x * rsqrt(mean(x^2) + eps) * (1 + w) ), or for kPlain round( w * round(x *
 // rsqrt(...)) ), a row at a time; statistics in FP32 (oracle: double). out may alias x.
 struct RmsNormArgs {
-  const float* x;  // [rows, dim]
+  const float* x;       // [rows, dim]
   const float* weight;  // [dim]
   int64_t rows;
   int64_t dim;
@@ -52,7 +52,8 @@ struct RmsNormArgs {
 
 // y_i[t, n] = sum_k x[t, k] W_i[n, k] for several matrices that share one input, in one dispatch.
 // FP8 blocks: sum over a 128-slice in FP32, times the block's scale, slices added in order.
-// Under kBfloat16 x must hold BF16 values (it is packed without loss); under kFloat32 any.
+// Under kBfloat16 x must hold BF16 values (it is packed without loss; products may read denormals
+// of x as zero, below 2^-126); under kFloat32 any.
 // `add`: y += instead of y =, then rounded as the residual stream is (kBfloat16 only).
 // Cost: every W read once per call for up to 16 tokens; 2 tokens N K FLOP.
 struct LinearTarget {
@@ -103,7 +104,7 @@ struct GdnArgs {
   const float* b;    // [tokens, nv]
   const float* a;    // [tokens, nv]
   int64_t tokens;
-  int64_t position;  // of the first token in its sequence
+  int64_t position;          // of the first token in its sequence
   const float* conv_weight;  // [C, taps]
   const float* a_log;        // [nv]
   const float* dt_bias;      // [nv]
@@ -112,7 +113,7 @@ struct GdnArgs {
   float eps;
   Precision precision;
   GdnStateView state;
-  float* out;  // [tokens, nv * dv]
+  float* out;                  // [tokens, nv * dv]
   std::span<float> workspace;  // at least gdn_workspace_floats(...)
 };
 
@@ -162,9 +163,9 @@ struct RouteArgs {
   MatrixView shared_gate;  // [1, hidden] or empty
   int64_t top_k;
   bool normalise;
-  int32_t* expert_ids;    // [tokens, top_k]
-  float* expert_weights;  // [tokens, top_k]
-  float* shared_weight;   // [tokens]
+  int32_t* expert_ids;         // [tokens, top_k]
+  float* expert_weights;       // [tokens, top_k]
+  float* shared_weight;        // [tokens]
   std::span<float> workspace;  // at least route_workspace_floats(...)
 };
 
@@ -189,7 +190,7 @@ struct MoeArgs {
   const float* expert_weights;  // [tokens, top_k]
   const float* shared_weight;   // [tokens]
   Precision precision;
-  float* residual;  // [tokens, hidden], updated
+  float* residual;             // [tokens, hidden], updated
   std::span<float> workspace;  // at least moe_workspace_floats(...)
 };
 
