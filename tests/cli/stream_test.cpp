@@ -73,12 +73,15 @@ TEST(Streams, CtrlCEndsABench) {
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1);  // pp4 and no torn tg2000
 }
 
-TEST(Streams, B48AModelFileThatShrinksIsNamed) {
+// A small model is copied while loading and does not notice; from a larger one a page is missed, and
+// that is one line and an exit code. Never a crash, never another text.
+TEST(Streams, B48AModelFileThatShrinksDoesNoHarm) {
   TempFolder folder;
   const std::string model = copy_tiny_model(folder);
-  std::vector<std::string> arguments = kEndless;
+  std::vector<std::string> arguments = with(kEndless, {"--quiet", "--ctx", "1000"});
   arguments[1] = model;
-  ProcessRequest request = moray_request(with(arguments, {"--quiet"}));
+  ProcessRequest request = moray_request(arguments);
+  const std::string undisturbed = run_process(request).out;
   bool is_cut = false;
   request.on_output = [&](pid_t, const std::string&) {
     if (!is_cut) std::filesystem::resize_file(model + "/model.safetensors", 4096);
@@ -86,7 +89,14 @@ TEST(Streams, B48AModelFileThatShrinksIsNamed) {
     return true;
   };
   const ProcessResult result = run_process(request);
+  EXPECT_TRUE(is_cut);
+  if (result.exit_code == 0) {
+    EXPECT_EQ(result.out, undisturbed);
+    EXPECT_EQ(result.err, "");
+    return;
+  }
   EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_TRUE(undisturbed.starts_with(result.out));
   EXPECT_TRUE(result.err.starts_with("error: ")) << result.err;
   EXPECT_NE(result.err.find("model.safetensors"), std::string::npos) << result.err;
 }
