@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Writes tests/data/text/: three stand-in tokenizers, texts, and the ids `tokenizers` gives.
 
-    python tools/make_tokenizer_fixtures.py [--retrain]
+    python tools/make_tokenizer_fixtures.py [--retrain] [--model FOLDER]
 
 qwen2 and qwen35 are small byte-level BPE tokenizers of the two pattern generations, trained here
 on Python's own standard library and a handful of sentences in many scripts; flags has added tokens
 with every flag. They are kept unless --retrain is given, because training depends on the machine's
 files. texts.json holds the texts, ids.json for each tokenizer the ids of each text, both in one
-order. lossy.json holds byte strings in hexadecimal and what Python makes of them with
-errors="replace".
+order; ids_model.json does so for the shipped model's tokenizer. lossy.json holds byte strings in
+hexadecimal and what Python makes of them with errors="replace".
 """
 import argparse
 import json
@@ -190,8 +190,7 @@ def lossy_cases(count, seed):
     """[hex, text] of byte strings near and across the borders of well-formed UTF-8."""
     rng = random.Random(seed)
     edges = [0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0,
-    0xE1, 0xED,
-             0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF]
+             0xE1, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF]
     for _ in range(count):
         raw = bytearray()
         for _ in range(rng.randint(1, 7)):
@@ -202,19 +201,29 @@ def lossy_cases(count, seed):
         yield [raw.hex(), raw.decode("utf-8", errors="replace")]
 
 
+def write_ids(name, folders, texts):
+    """Writes ROOT/name: for each named tokenizer folder the ids of each text."""
+    ids = {"tokenizers": tokenizers.__version__}
+    for key, folder in folders.items():
+        reference = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        ids[key] = [reference.encode(text, add_special_tokens=False).ids for text in texts]
+    text = json.dumps(ids, separators=(",", ":")).replace("],[", "],\n[")
+    (ROOT / name).write_text(text + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--retrain", action="store_true")
-    if parser.parse_args().retrain:
+    parser.add_argument("--retrain", action="store_true", help="train the stand-ins again")
+    parser.add_argument("--model", type=Path, default=ROOT.parents[2] / "models" / "moray-nano",
+                        help="folder of the shipped model, for ids_model.json")
+    options = parser.parse_args()
+    if options.retrain:
         make_tokenizers()
     texts = SCRIPTS + CODE + BLANKS + CONTRACTIONS + PLAIN + FLAGS + list(random_texts(250, 20))
     (ROOT / "texts.json").write_text(json.dumps(texts, indent=0) + "\n")
-    ids = {"tokenizers": tokenizers.__version__}
-    for name in ("qwen2", "qwen35", "flags"):
-        reference = Tokenizer.from_file(str(ROOT / name / "tokenizer.json"))
-        ids[name] = [reference.encode(text, add_special_tokens=False).ids for text in texts]
-    (ROOT / "ids.json").write_text(json.dumps(ids, separators=(",", ":")).replace("],[",
-    "],\n[") + "\n")
+    write_ids("ids.json", {name: ROOT / name for name in ("qwen2", "qwen35", "flags")}, texts)
+    if (options.model / "tokenizer.json").exists():
+        write_ids("ids_model.json", {"moray-nano": options.model}, texts)
     (ROOT / "lossy.json").write_text(
         json.dumps(list(lossy_cases(600, 4)), separators=(",", ":")).replace("],[", "],\n[") + "\n")
     print(f"{len(texts)} texts, ids by tokenizers {tokenizers.__version__}")

@@ -125,7 +125,11 @@ void Bpe::merge_by_heap(std::string_view word, BpeScratch& scratch, EncodeWork& 
                         std::vector<TokenId>& out) const {
   CHECK(word.size() < kNoSymbol, word.size());
   const auto count = static_cast<uint32_t>(word.size());
-  auto& [symbols, next, previous, merges, heap] = scratch;
+  std::vector<TokenId>& symbols = scratch.symbols;
+  std::vector<uint32_t>& next = scratch.next;
+  std::vector<uint32_t>& previous = scratch.previous;
+  std::vector<Merge>& merges = scratch.merges;
+  std::vector<uint64_t>& heap = scratch.heap;
   symbols.resize(count);
   next.resize(count);
   previous.resize(count);

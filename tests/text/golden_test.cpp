@@ -2,6 +2,8 @@
 //
 // Fixtures by tools/make_tokenizer_fixtures.py: two pattern generations and a tokenizer whose added
 // tokens use every flag, over texts of all scripts, code, blanks, contractions and control tokens.
+#include <filesystem>
+
 #include "src/text/nfc.h"
 #include "tests/text/support.h"
 
@@ -46,6 +48,24 @@ TEST_P(Golden, B03RandomTextComesBackAsNfc) {
     const auto ids = tokenizer->encode(text, ControlTokens::kAsText);
     ASSERT_TRUE(ids.ok());
     ASSERT_EQ(join_bytes(*tokenizer, *ids), normalize_nfc(text, buffer)) << quote_bytes(text);
+  }
+}
+
+// The shipped model's own tokenizer, read from its folder as a user's program does.
+TEST(GoldenModel, B03IdsOfTheShippedModelEqualTheReference) {
+  const std::string folder = std::string(MORAY_SOURCE_DIR) + "/models/moray-nano";
+  if (!std::filesystem::exists(folder + "/tokenizer.json")) {
+    GTEST_SKIP() << "models/moray-nano is not in this checkout";
+  }
+  const auto tokenizer = Tokenizer::load(folder);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const auto texts = read_json("texts.json");
+  const auto expected = read_json("ids_model.json").at("moray-nano");
+  ASSERT_EQ(texts.size(), expected.size());
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const auto ids = (*tokenizer)->encode(texts[i].get<std::string>(), ControlTokens::kAllow);
+    ASSERT_TRUE(ids.ok());
+    EXPECT_EQ(*ids, expected[i].get<std::vector<TokenId>>()) << i << ": " << texts[i];
   }
 }
 
