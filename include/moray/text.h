@@ -74,8 +74,8 @@ struct ChatMessage {
   std::string reasoning;  // of an assistant turn, without the think tags; may be empty
 };
 
-// A whole conversation as clients send it, for what ChatMessage cannot say: tool calls, tool results,
-// content in parts. All JSON text; key order is kept, since it shows in the prompt.
+// A whole conversation as clients send it, for what ChatMessage cannot say: tool calls, tool
+// results, content in parts. All JSON text; key order is kept, since it shows in the prompt.
 struct ChatRequest {
   std::string messages;   // an array of message objects, handed to the template as they are
   std::string tools;      // an array of tool definitions; empty: none
@@ -87,9 +87,10 @@ struct ChatOptions {
   bool enable_thinking = false;  // `arguments` may name the same variable and then wins
 };
 
-// The checkpoint's own template, run by our interpreter: the subset of Jinja that chat templates use,
-// with jinja2's semantics as transformers configures it. What it does not know is refused by name
-// and line at load. Rendering is bounded in depth, steps and text, whatever template and request are.
+// The checkpoint's own template, run by our interpreter: the subset of Jinja that chat templates
+// use, with jinja2's semantics as transformers configures it. What it does not know is refused by
+// name and line, if possible at load. Rendering is bounded in depth, steps and text, whatever
+// template and request are. Thread-safe.
 class ChatTemplate {
  public:
   // From `folder`/chat_template.jinja, else tokenizer_config.json's chat_template. A checkpoint
@@ -102,8 +103,8 @@ class ChatTemplate {
   virtual ~ChatTemplate() = default;
 
   // The prompt's token ids: scaffolding with control tokens, message content without, so that no
-  // content can forge a turn. Errors: the template's own raise_exception text and the line, a request
-  // that is not JSON of the stated kind, the bounds (kExhausted).
+  // content can forge a turn. Errors: the template's own raise_exception text and the line, a
+  // request that is not JSON of the stated kind, the bounds (kExhausted).
   virtual Result<std::vector<TokenId>> render(const Tokenizer& tokenizer,
                                               const std::vector<ChatMessage>& messages,
                                               const ChatOptions& options) const = 0;

@@ -42,9 +42,9 @@ Result<Value> message_list(const std::vector<ChatMessage>& messages) {
   for (const ChatMessage& message : messages) {
     for (const std::string* part : {&message.role, &message.content, &message.reasoning}) {
       if (const size_t bad = first_invalid_byte(*part); bad != std::string::npos) {
-        return Status(StatusCode::kInvalidArgument,
-                      "message " + std::to_string(items.size()) + ": byte " + std::to_string(bad) +
-                          " is not valid UTF-8");
+        return Status(StatusCode::kInvalidArgument, "message " + std::to_string(items.size()) +
+                                                        ": byte " + std::to_string(bad) +
+                                                        " is not valid UTF-8");
       }
     }
     Map map;
@@ -171,8 +171,8 @@ Result<std::string> read_text(const std::string& path) {
 
 class JinjaChatTemplate final : public ChatTemplate {
  public:
-  JinjaChatTemplate(jinja::Block program, Map special) :
-        program_(std::move(program)), special_tokens_(std::move(special)) {}
+  JinjaChatTemplate(jinja::Block program, Map special)
+      : program_(std::move(program)), special_tokens_(std::move(special)) {}
 
   Result<std::vector<TokenId>> render(const Tokenizer& tokenizer,
                                       const std::vector<ChatMessage>& messages,

@@ -13,20 +13,20 @@ namespace {
 
 // Public methods of Python 3.11's types, so that one we lack is an error and not "undefined".
 constexpr std::array kTextMethods = std::to_array<std::string_view>(
-    {"capitalize",  "casefold",     "center",       "count",      "encode",       "endswith",
-     "expandtabs",  "find",         "format",       "format_map", "index",        "isalnum",
-     "isalpha",     "isascii",      "isdecimal",    "isdigit",    "isidentifier", "islower",
-     "isnumeric",   "isprintable",  "isspace",      "istitle",    "isupper",      "join",
-     "ljust",       "lower",        "lstrip",       "maketrans",  "partition",    "removeprefix",
-     "removesuffix", "replace",     "rfind",        "rindex",     "rjust",        "rpartition",
-     "rsplit",      "rstrip",       "split",        "splitlines", "startswith",   "strip",
-     "swapcase",    "title",        "translate",    "upper",      "zfill"});
-constexpr std::array kMapMethods = std::to_array<std::string_view>(
-    {"clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update",
-     "values"});
-constexpr std::array kListMethods = std::to_array<std::string_view>(
-    {"append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse",
-     "sort"});
+    {"capitalize",   "casefold",    "center",    "count",      "encode",       "endswith",
+     "expandtabs",   "find",        "format",    "format_map", "index",        "isalnum",
+     "isalpha",      "isascii",     "isdecimal", "isdigit",    "isidentifier", "islower",
+     "isnumeric",    "isprintable", "isspace",   "istitle",    "isupper",      "join",
+     "ljust",        "lower",       "lstrip",    "maketrans",  "partition",    "removeprefix",
+     "removesuffix", "replace",     "rfind",     "rindex",     "rjust",        "rpartition",
+     "rsplit",       "rstrip",      "split",     "splitlines", "startswith",   "strip",
+     "swapcase",     "title",       "translate", "upper",      "zfill"});
+constexpr std::array kMapMethods =
+    std::to_array<std::string_view>({"clear", "copy", "fromkeys", "get", "items", "keys", "pop",
+                                     "popitem", "setdefault", "update", "values"});
+constexpr std::array kListMethods =
+    std::to_array<std::string_view>({"append", "clear", "copy", "count", "extend", "index",
+                                     "insert", "pop", "remove", "reverse", "sort"});
 constexpr std::array kTupleMethods = std::to_array<std::string_view>({"count", "index"});
 
 template <size_t N>

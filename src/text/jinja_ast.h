@@ -55,13 +55,13 @@ using StmtPtr = std::unique_ptr<Stmt>;
 using Block = std::vector<StmtPtr>;
 
 enum class StmtKind {
-  kText,      // text
-  kPrint,     // value
-  kIf,        // branches; otherwise
-  kFor,       // for target in value if test: body; otherwise
-  kSet,       // target = value
-  kSetBlock,  // target = body, piped through value (a kFilter chain) if not null
-  kMacro,     // name(parameters, the last defaults.size() with defaults): body
+  kText,         // text
+  kPrint,        // value
+  kIf,           // branches; otherwise
+  kFor,          // for target in value if test: body; otherwise
+  kSet,          // target = value
+  kSetBlock,     // target = body, piped through value (a kFilter chain) if not null
+  kMacro,        // name(parameters, the last defaults.size() with defaults): body
   kFilterBlock,  // body piped through value
   kScope,        // body in a scope of its own (transformers' `generation` block)
   kBreak,

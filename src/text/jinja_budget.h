@@ -17,7 +17,8 @@ namespace moray::jinja {
 // these bounds leave a factor of 40 and end a hostile template within about two seconds.
 inline constexpr int64_t kMaxSteps = 20'000'000;
 inline constexpr int64_t kMaxBytes = int64_t{512} << 20;
-// Nested evaluation, macro calls included: about 300 bytes of stack each, far below a thread's stack.
+// Nested evaluation, macro calls included: about 300 bytes of stack each, far below a thread's
+// stack.
 inline constexpr int kMaxEvaluationDepth = 600;
 
 struct Budget {
@@ -27,8 +28,8 @@ struct Budget {
   Status charge_steps(int64_t count) {
     steps_left -= std::min(count, steps_left + 1);
     if (steps_left >= 0) return Status();
-    return Status(StatusCode::kExhausted, "rendering takes more than the limit of " +
-                                              std::to_string(kMaxSteps) + " steps");
+    return Status(StatusCode::kExhausted,
+                  "rendering takes more than the limit of " + std::to_string(kMaxSteps) + " steps");
   }
   Status charge_bytes(int64_t count) {
     bytes_left -= std::min(count, bytes_left + 1);

@@ -29,8 +29,8 @@ std::string one_line(std::string message) {
 Status Evaluator::located(Status status, int line) {
   if (status.ok() || error_is_located_) return status;
   error_is_located_ = true;
-  return Status(status.code(), "chat template line " + std::to_string(line) + ": " +
-                                   one_line(status.message()));
+  return Status(status.code(),
+                "chat template line " + std::to_string(line) + ": " + one_line(status.message()));
 }
 
 Status Evaluator::enter() {
@@ -133,11 +133,13 @@ Status Evaluator::assign(const Expr& target, const Value& value, Scope& scope) {
   if (target.kind == ExprKind::kNamespaceAttribute) {
     const Value* holder = scope.find(target.name);
     if (holder == nullptr || !holder->is<Namespace*>()) {
-      return template_error("'" + target.name + "' is not a namespace, so its attributes cannot be set");
+      return template_error("'" + target.name +
+                            "' is not a namespace, so its attributes cannot be set");
     }
     RETURN_IF_ERROR(budget_.charge_items(1));
     holder->as<Namespace*>()->attributes.set(
-        Text{std::make_shared<const MarkedText>(marked(target.keywords[0], Mark::kScaffold))}, value);
+        Text{std::make_shared<const MarkedText>(marked(target.keywords[0], Mark::kScaffold))},
+        value);
     return Status();
   }
   ASSIGN_OR_RETURN(const SequenceRef parts, iterate(value, budget_));

@@ -1,9 +1,9 @@
 // Runs a parsed template over its variables and returns the marked text it prints.
 //
-// Invariants: the syntax tree and the input values are never changed, so one template may be rendered
-// by many threads at once; every rendering is bounded in steps, bytes and depth (jinja_budget.h).
-// Scopes follow jinja2: loops, macros and blocks have their own, `if` has not; assignments inside
-// do not leak out, namespaces carry them.
+// Invariants: the syntax tree and the input values are never changed, so one template may be
+// rendered by many threads at once; every rendering is bounded in steps, bytes and depth
+// (jinja_budget.h). Scopes follow jinja2: loops, macros and blocks have their own, `if` has not;
+// assignments inside do not leak out, namespaces carry them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What every filter implementation is handed, and the helpers they share. For the filter files only.
+// What every filter implementation is handed, and the helpers they share. For the filter files
+// only.
 #pragma once
 
 #include <initializer_list>

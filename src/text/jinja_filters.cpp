@@ -1,7 +1,10 @@
 // Filters over text and numbers, and the table of all filters. See jinja_builtins.h.
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 
 #include "src/text/jinja_builtins.h"
 #include "src/text/jinja_filter_call.h"
@@ -17,10 +20,18 @@ Result<Value> method_filter(const FilterCall& call, std::string name) {
   return call_method(method, call.arguments, call.budget);
 }
 
-Result<Value> trim(const FilterCall& call) { return method_filter(call, "strip"); }
-Result<Value> upper(const FilterCall& call) { return method_filter(call, "upper"); }
-Result<Value> lower(const FilterCall& call) { return method_filter(call, "lower"); }
-Result<Value> capitalize(const FilterCall& call) { return method_filter(call, "capitalize"); }
+Result<Value> trim(const FilterCall& call) {
+  return method_filter(call, "strip");
+}
+Result<Value> upper(const FilterCall& call) {
+  return method_filter(call, "upper");
+}
+Result<Value> lower(const FilterCall& call) {
+  return method_filter(call, "lower");
+}
+Result<Value> capitalize(const FilterCall& call) {
+  return method_filter(call, "capitalize");
+}
 
 Result<Value> string(const FilterCall& call) {
   RETURN_IF_ERROR(call.bind({}).status());
@@ -57,7 +68,8 @@ Result<Value> escape(const FilterCall& call) {
   return escaped;
 }
 
-// Words start after whitespace, a hyphen or an opening bracket; unlike str.title(), not after digits.
+// Words start after whitespace, a hyphen or an opening bracket; unlike str.title(), not after
+// digits.
 Result<Value> title(const FilterCall& call) {
   RETURN_IF_ERROR(call.bind({}).status());
   ASSIGN_OR_RETURN(const Text text, call.text());
@@ -86,8 +98,8 @@ Result<Value> replace(const FilterCall& call) {
     if (!bound[2]->is_integer()) return call.wants("an integer count", *bound[2]);
     count = to_integer(*bound[2]);
   }
-  ASSIGN_OR_RETURN(MarkedText out, replace_text(*text.marked, old.str(), *replacement.marked, count,
-                                                call.budget));
+  ASSIGN_OR_RETURN(MarkedText out,
+                   replace_text(*text.marked, old.str(), *replacement.marked, count, call.budget));
   return text_value(std::move(out));
 }
 
@@ -178,7 +190,9 @@ std::optional<std::string> number_text(const Text& text) {
       out += stripped[i];
       continue;
     }
-    const auto digit = [&](size_t at) { return at < stripped.size() && std::isxdigit(static_cast<uint8_t>(stripped[at])); };
+    const auto digit = [&](size_t at) {
+      return at < stripped.size() && std::isxdigit(static_cast<uint8_t>(stripped[at]));
+    };
     if (i == 0 || !digit(i - 1) || !digit(i + 1)) return std::nullopt;
   }
   if (!out.empty() && out[0] == '+') out.erase(0, 1);
@@ -215,7 +229,7 @@ Result<Value> int_filter(const FilterCall& call) {
   if (call.input.is_integer()) return Value{to_integer(call.input)};
   if (call.input.is<double>()) return truncate_to_integer(call.input.as<double>(), fallback);
   if (!call.input.is_text()) return fallback;
-  const int64_t base = bound[1] == nullptr         ? 10
+  const int64_t base = bound[1] == nullptr      ? 10
                        : bound[1]->is_integer() ? to_integer(*bound[1])
                                                 : -1;
   if (base < 2 || base > 36) return unsupported("filter 'int' with this base is not supported");
@@ -255,14 +269,14 @@ Result<Value> abs_filter(const FilterCall& call) {
 Result<Value> round_filter(const FilterCall& call) {
   ASSIGN_OR_RETURN(const auto bound, call.bind({"precision", "method"}));
   if (!call.input.is_number()) return call.wants("a number", call.input);
-  const int64_t precision =
-      bound[0] == nullptr ? 0 : bound[0]->is_integer() ? to_integer(*bound[0]) : -1;
+  const int64_t precision = bound[0] == nullptr      ? 0
+                            : bound[0]->is_integer() ? to_integer(*bound[0])
+                                                     : -1;
   if (precision < 0 || precision > 15) {
     return unsupported("filter 'round' with a precision outside 0 to 15 is not supported");
   }
-  const std::string method = bound[1] != nullptr && bound[1]->is_text()
-                                 ? bound[1]->as<Text>().str()
-                                 : std::string("common");
+  const std::string method = bound[1] != nullptr && bound[1]->is_text() ? bound[1]->as<Text>().str()
+                                                                        : std::string("common");
   const double value = to_double(call.input);
   if (method == "common") {
     if (call.input.is_integer()) return Value{to_integer(call.input)};
@@ -307,7 +321,9 @@ const FilterEntry* find_filter(std::string_view name) {
 
 }  // namespace
 
-bool is_known_filter(std::string_view name) { return find_filter(name) != nullptr; }
+bool is_known_filter(std::string_view name) {
+  return find_filter(name) != nullptr;
+}
 
 Result<Value> call_filter(std::string_view name, const Value& input, const CallArguments& arguments,
                           Budget& budget) {

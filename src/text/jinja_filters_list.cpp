@@ -1,7 +1,7 @@
 // Filters over lists, maps and generators. See jinja_builtins.h.
 //
-// map, select, reject, unique and items give generators in jinja2. They are computed at once here and
-// handed out once; a template can tell the difference only by an error, which therefore waits.
+// map, select, reject, unique and items give generators in jinja2. They are computed at once here
+// and handed out once; a template can tell the difference only by an error, which therefore waits.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -127,7 +127,8 @@ Result<Value> choose(const FilterCall& call) {
   };
   std::vector<Value> path;
   if (by_attribute) {
-    if (rest.positional.empty()) return template_error("filter '" + std::string(call.name) + "' needs an attribute");
+    if (rest.positional.empty())
+      return template_error("filter '" + std::string(call.name) + "' needs an attribute");
     ASSIGN_OR_RETURN(path, attribute_path(call, take()));
   }
   std::optional<std::string> test;
@@ -135,8 +136,12 @@ Result<Value> choose(const FilterCall& call) {
     const Value name = take();
     if (!name.is_text()) return call.wants("the name of a test", name);
     test = name.as<Text>().str();
-    for (auto& [symbol, word] : {std::pair{"==", "eq"}, {"!=", "ne"}, {"<", "lt"}, {"<=", "le"},
-                                 {">", "gt"}, {">=", "ge"}}) {
+    for (auto& [symbol, word] : {std::pair{"==", "eq"},
+                                 {"!=", "ne"},
+                                 {"<", "lt"},
+                                 {"<=", "le"},
+                                 {">", "gt"},
+                                 {">=", "ge"}}) {
       if (*test == symbol) test = word;
     }
   }
@@ -177,7 +182,8 @@ Result<std::vector<size_t>> sorted_order(const FilterCall& call, const std::vect
   }
   const auto less = [&](size_t a, size_t b) {
     if (keys[a].is_text()) return keys[a].as<Text>().str() < keys[b].as<Text>().str();
-    if (keys[a].is_integer() && keys[b].is_integer()) return to_integer(keys[a]) < to_integer(keys[b]);
+    if (keys[a].is_integer() && keys[b].is_integer())
+      return to_integer(keys[a]) < to_integer(keys[b]);
     return to_double(keys[a]) < to_double(keys[b]);
   };
   std::vector<size_t> order(keys.size());
@@ -287,8 +293,8 @@ Result<Value> unique(const FilterCall& call) {
     ASSIGN_OR_RETURN(Value key, sort_key(call, part, case_sensitive));
     if (key.is<SequenceRef>() || key.is<MapRef>()) return call.wants("plain values", key);
     RETURN_IF_ERROR(call.budget.charge_items(1));
-    RETURN_IF_ERROR(call.budget.charge_steps(
-        static_cast<int64_t>(seen.size()) * value_weight(key)));
+    RETURN_IF_ERROR(
+        call.budget.charge_steps(static_cast<int64_t>(seen.size()) * value_weight(key)));
     const bool is_new = std::none_of(seen.begin(), seen.end(),
                                      [&](const Value& other) { return equals(other, key); });
     if (!is_new) continue;
@@ -298,7 +304,8 @@ Result<Value> unique(const FilterCall& call) {
   return sequence_value(SequenceKind::kIterator, std::move(out));
 }
 
-// A filter whose mistakes show when its result is walked; bounds and unknown constructs show at once.
+// A filter whose mistakes show when its result is walked; bounds and unknown constructs show at
+// once.
 template <Result<Value> (*filter)(const FilterCall&)>
 Result<Value> lazy(const FilterCall& call) {
   Result<Value> value = filter(call);
@@ -306,13 +313,23 @@ Result<Value> lazy(const FilterCall& call) {
   return failed_iterator(value.status());
 }
 
-constexpr FilterEntry kTable[] = {
-    {"dictsort", dictsort},     {"first", first},   {"items", lazy<items>},
-    {"join", join},             {"last", last},     {"list", list},
-    {"map", lazy<map>},         {"max", extreme},   {"min", extreme},
-    {"reject", lazy<choose>},   {"reverse", reverse}, {"rejectattr", lazy<choose>},
-    {"select", lazy<choose>},   {"sort", sort},     {"selectattr", lazy<choose>},
-    {"sum", sum},               {"unique", lazy<unique>}};
+constexpr FilterEntry kTable[] = {{"dictsort", dictsort},
+                                  {"first", first},
+                                  {"items", lazy<items>},
+                                  {"join", join},
+                                  {"last", last},
+                                  {"list", list},
+                                  {"map", lazy<map>},
+                                  {"max", extreme},
+                                  {"min", extreme},
+                                  {"reject", lazy<choose>},
+                                  {"reverse", reverse},
+                                  {"rejectattr", lazy<choose>},
+                                  {"select", lazy<choose>},
+                                  {"sort", sort},
+                                  {"selectattr", lazy<choose>},
+                                  {"sum", sum},
+                                  {"unique", lazy<unique>}};
 
 }  // namespace
 

@@ -53,7 +53,8 @@ Result<Map> collect(const char* callee, const CallArguments& arguments, Budget& 
   if (!arguments.positional.empty()) {
     const Value& source = arguments.positional[0];
     if (!source.is<MapRef>()) {
-      return unsupported(std::string(callee) + " from a " + type_name(source) + " is not supported");
+      return unsupported(std::string(callee) + " from a " + type_name(source) +
+                         " is not supported");
     }
     map = Map();
     RETURN_IF_ERROR(
@@ -68,8 +69,7 @@ Result<Map> collect(const char* callee, const CallArguments& arguments, Budget& 
 }
 
 Result<Value> strftime_now(const CallArguments& arguments, int64_t now_unix_s, Budget& budget) {
-  ASSIGN_OR_RETURN(const auto bound,
-                   bind_arguments(arguments, "strftime_now()", {"format"}, 1));
+  ASSIGN_OR_RETURN(const auto bound, bind_arguments(arguments, "strftime_now()", {"format"}, 1));
   if (!bound[0]->is_text()) return template_error("strftime_now() expects a format string");
   const std::string& format = bound[0]->as<Text>().str();
   RETURN_IF_ERROR(budget.charge_bytes(1024));

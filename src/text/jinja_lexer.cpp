@@ -1,6 +1,8 @@
 // The template scanner. See jinja_lexer.h.
 #include "src/text/jinja_lexer.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cstring>
 
@@ -11,13 +13,19 @@
 namespace moray::jinja {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 bool is_name_start(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
-bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
+bool is_name_part(char c) {
+  return is_name_start(c) || is_digit(c);
+}
 // Octal digits an escape may hold, after its first.
-bool is_octal(char c) { return c >= '0' && c <= '7'; }
+bool is_octal(char c) {
+  return c >= '0' && c <= '7';
+}
 
 Status syntax_error(int line, const std::string& message) {
   return Status(StatusCode::kInvalidFile,
@@ -51,13 +59,13 @@ class Scanner {
   }
 
  private:
-  bool at(std::string_view text) const { return source_.compare(position_, text.size(), text) == 0; }
+  bool at(std::string_view text) const {
+    return source_.compare(position_, text.size(), text) == 0;
+  }
   char peek(size_t ahead = 0) const {
     return position_ + ahead < source_.size() ? source_[position_ + ahead] : '\0';
   }
-  void push(TokenKind kind, std::string text) {
-    tokens_.push_back({kind, line_, std::move(text)});
-  }
+  void push(TokenKind kind, std::string text) { tokens_.push_back({kind, line_, std::move(text)}); }
   // Moves on, counting lines.
   void advance(size_t bytes) {
     for (size_t i = 0; i < bytes; ++i) line_ += source_[position_ + i] == '\n';
@@ -166,7 +174,8 @@ Status Scanner::scan_raw(size_t tag_bytes) {
        tag = source_.find("{%", tag + 1)) {
     const size_t end_bytes = raw_tag_bytes(tag, "endraw");
     if (end_bytes == 0) continue;
-    push_data(std::string_view(source_).substr(position_, tag - position_), source_[tag + 2], false);
+    push_data(std::string_view(source_).substr(position_, tag - position_), source_[tag + 2],
+              false);
     advance(tag + end_bytes - position_);
     line_starting_ = source_[position_ - 1] == '\n';
     return Status();
@@ -236,10 +245,9 @@ Status Scanner::scan_token() {
 }
 
 Status Scanner::scan_operator() {
-  static constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-",
-                                                    "/",  "*",  "%",  "~",  "[",  "]",  "(", ")",
-                                                    "{",  "}",  ">",  "<",  "=",  ".",  ":", "|",
-                                                    ",",  ";"};
+  static constexpr std::string_view kOperators[] = {
+      "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
+      "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
   for (std::string_view op : kOperators) {
     if (!at(op)) continue;
     if (op == "(") brackets_ += ')';
@@ -247,7 +255,7 @@ Status Scanner::scan_operator() {
     if (op == "{") brackets_ += '}';
     if (op == ")" || op == "]" || op == "}") {
       if (brackets_.empty() || brackets_.back() != op[0]) {
-        return syntax_error(line_, "'" + std::string(op) + "' closes nothing that was opened");
+        return syntax_error(line_, fmt::format("'{}' closes nothing that was opened", op));
       }
       brackets_.pop_back();
     }

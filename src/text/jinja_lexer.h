@@ -2,8 +2,9 @@
 // (trim_blocks and lstrip_blocks on, keep_trailing_newline off).
 //
 // Invariant: data tokens are exactly the bytes the template prints; comments and trimmed whitespace
-// are gone. `{% raw %}` becomes plain data here. Line statements do not exist in this configuration.
-// Method: the token rules of jinja2 3.1 (its documentation and observed behaviour), as a scanner.
+// are gone. `{% raw %}` becomes plain data here. Line statements do not exist in this
+// configuration. Method: the token rules of jinja2 3.1 (its documentation and observed behaviour),
+// as a scanner.
 #pragma once
 
 #include <cstdint>

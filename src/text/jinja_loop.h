@@ -17,10 +17,10 @@ struct Scope;
 
 struct LoopState {
   const Stmt* statement = nullptr;
-  Scope* outer = nullptr;         // where the filter is evaluated; null once the loop has ended
+  Scope* outer = nullptr;  // where the filter is evaluated; null once the loop has ended
   SequenceRef items;
-  size_t unseen = 0;              // index into items of the first not yet filtered
-  std::vector<Value> ahead;       // passed the filter but not visited yet, from ahead_begin on
+  size_t unseen = 0;         // index into items of the first not yet filtered
+  std::vector<Value> ahead;  // passed the filter but not visited yet, from ahead_begin on
   size_t ahead_begin = 0;
   int64_t index0 = -1;
   Value previous, current;

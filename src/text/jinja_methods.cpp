@@ -35,7 +35,9 @@ struct Call {
   }
 };
 
-const MarkedText& text_of(const Call& call) { return *call.receiver.as<Text>().marked; }
+const MarkedText& text_of(const Call& call) {
+  return *call.receiver.as<Text>().marked;
+}
 
 // Code points before byte `byte`, the unit of str.find().
 int64_t code_points_before(const std::string& text, size_t byte) {
@@ -50,7 +52,7 @@ Result<Value> strip(const Call& call) {
   const MarkedText& text = text_of(call);
   RETURN_IF_ERROR(call.budget.charge_steps(
       value_weight(call.receiver) *
-      (has_chars ? 64 * static_cast<int64_t>(std::min<size_t>(chars.size(), 1000) + 1) : 1)));
+      (has_chars ? 32 * static_cast<int64_t>(std::min<size_t>(chars.size(), 1000) + 1) : 1)));
   std::string_view rest = text.text;
   if (call.name != "rstrip") rest = has_chars ? strip_left(rest, chars) : strip_left(rest);
   if (call.name != "lstrip") rest = has_chars ? strip_right(rest, chars) : strip_right(rest);
@@ -84,9 +86,8 @@ Result<Value> replace(const Call& call) {
   if (!bound[0]->is_text()) return call.wants("a string", *bound[0]);
   if (!bound[1]->is_text()) return call.wants("a string", *bound[1]);
   ASSIGN_OR_RETURN(const int64_t count, call.integer(bound[2], -1));
-  ASSIGN_OR_RETURN(MarkedText out,
-                   replace_text(text_of(call), bound[0]->as<Text>().str(),
-                                *bound[1]->as<Text>().marked, count, call.budget));
+  ASSIGN_OR_RETURN(MarkedText out, replace_text(text_of(call), bound[0]->as<Text>().str(),
+                                                *bound[1]->as<Text>().marked, count, call.budget));
   return text_value(std::move(out));
 }
 
@@ -100,7 +101,8 @@ Result<Value> search(const Call& call) {
   if (call.name == "count") {
     if (sub.empty()) return Value{code_points_before(text, text.size()) + 1};
     int64_t count = 0;
-    for (size_t at = text.find(sub); at != std::string::npos; at = text.find(sub, at + sub.size())) {
+    for (size_t at = text.find(sub); at != std::string::npos;
+         at = text.find(sub, at + sub.size())) {
       ++count;
     }
     return Value{count};
@@ -148,8 +150,8 @@ Result<Value> partition(const Call& call) {
   const size_t at = from_right ? text.rfind(separator) : text.find(separator);
   if (at == std::string::npos) {
     const ByteSpan whole{0, text.size()}, none{0, 0};
-    return texts_of(text_of(call), from_right ? std::vector{none, none, whole}
-                                              : std::vector{whole, none, none},
+    return texts_of(text_of(call),
+                    from_right ? std::vector{none, none, whole} : std::vector{whole, none, none},
                     SequenceKind::kTuple, call.budget);
   }
   const size_t after = at + separator.size();
@@ -219,12 +221,15 @@ Result<Value> change_case_call(const Call& call) {
 
 Result<Value> has_case_call(const Call& call) {
   RETURN_IF_ERROR(call.bind({}).status());
-  ASSIGN_OR_RETURN(const bool result, call_test(call.name.substr(2), call.receiver, {}, call.budget));
+  ASSIGN_OR_RETURN(const bool result,
+                   call_test(call.name.substr(2), call.receiver, {}, call.budget));
   return Value{result};
 }
 
 Result<Value> map_get(const Call& call) {
   ASSIGN_OR_RETURN(const auto bound, call.bind({"key", "default"}, 1));
+  RETURN_IF_ERROR(call.budget.charge_steps(value_weight(*bound[0])));
+  if (!is_hashable(*bound[0])) return call.wants("a key", *bound[0]);
   const Map& map = *call.receiver.as<MapRef>();
   const Value* found = bound[0]->is_text() ? map.find(bound[0]->as<Text>().str()) : nullptr;
   if (found != nullptr) return *found;
@@ -277,24 +282,41 @@ struct MethodEntry {
   Result<Value> (*function)(const Call&);
 };
 
-constexpr MethodEntry kTextTable[] = {
-    {"strip", strip},           {"lstrip", strip},
-    {"rstrip", strip},          {"startswith", has_affix},
-    {"endswith", has_affix},    {"replace", replace},
-    {"find", search},           {"rfind", search},
-    {"index", search},          {"rindex", search},
-    {"count", search},          {"split", split},
-    {"rsplit", split},          {"splitlines", split_lines_call},
-    {"partition", partition},   {"rpartition", partition},
-    {"join", join},             {"removeprefix", remove_affix},
-    {"removesuffix", remove_affix}, {"isspace", is_class},
-    {"isalpha", is_class},      {"isalnum", is_class},
-    {"isdigit", is_class},      {"isdecimal", is_class},
-    {"upper", change_case_call}, {"lower", change_case_call},
-    {"title", change_case_call}, {"capitalize", change_case_call},
-    {"islower", has_case_call}, {"isupper", has_case_call}};
-constexpr MethodEntry kMapTable[] = {
-    {"get", map_get}, {"items", map_view}, {"keys", map_view}, {"values", map_view}, {"copy", copy}};
+constexpr MethodEntry kTextTable[] = {{"strip", strip},
+                                      {"lstrip", strip},
+                                      {"rstrip", strip},
+                                      {"startswith", has_affix},
+                                      {"endswith", has_affix},
+                                      {"replace", replace},
+                                      {"find", search},
+                                      {"rfind", search},
+                                      {"index", search},
+                                      {"rindex", search},
+                                      {"count", search},
+                                      {"split", split},
+                                      {"rsplit", split},
+                                      {"splitlines", split_lines_call},
+                                      {"partition", partition},
+                                      {"rpartition", partition},
+                                      {"join", join},
+                                      {"removeprefix", remove_affix},
+                                      {"removesuffix", remove_affix},
+                                      {"isspace", is_class},
+                                      {"isalpha", is_class},
+                                      {"isalnum", is_class},
+                                      {"isdigit", is_class},
+                                      {"isdecimal", is_class},
+                                      {"upper", change_case_call},
+                                      {"lower", change_case_call},
+                                      {"title", change_case_call},
+                                      {"capitalize", change_case_call},
+                                      {"islower", has_case_call},
+                                      {"isupper", has_case_call}};
+constexpr MethodEntry kMapTable[] = {{"get", map_get},
+                                     {"items", map_view},
+                                     {"keys", map_view},
+                                     {"values", map_view},
+                                     {"copy", copy}};
 constexpr MethodEntry kSequenceTable[] = {
     {"count", sequence_search}, {"index", sequence_search}, {"copy", copy}};
 
@@ -306,7 +328,8 @@ Result<Value> call_method(const Method& method, const CallArguments& arguments, 
   RETURN_IF_ERROR(budget.charge_steps(1));
   std::span<const MethodEntry> table = kSequenceTable;
   if (receiver.is_text()) {
-    if (receiver.as<Text>().is_safe) return unsupported("a method of a safe string is not supported");
+    if (receiver.as<Text>().is_safe)
+      return unsupported("a method of a safe string is not supported");
     table = kTextTable;
   } else if (receiver.is<MapRef>()) {
     table = kMapTable;

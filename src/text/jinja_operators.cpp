@@ -1,6 +1,8 @@
 // Operators over template values. See jinja_operators.h.
 #include "src/text/jinja_operators.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -11,11 +13,13 @@ namespace moray::jinja {
 namespace {
 
 Status wrong_types(std::string_view op, const Value& left, const Value& right) {
-  return template_error("'" + std::string(op) + "' does not work between " + type_name(left) +
-                        " and " + type_name(right));
+  return template_error(
+      fmt::format("'{}' does not work between {} and {}", op, type_name(left), type_name(right)));
 }
 
-Status overflow() { return unsupported("an integer beyond 64 bits is not supported"); }
+Status overflow() {
+  return unsupported("an integer beyond 64 bits is not supported");
+}
 
 Result<Value> integer_power(int64_t base, int64_t exponent) {
   if (exponent < 0) {
@@ -174,6 +178,8 @@ Result<bool> contains(const Value& container, const Value& item, Budget& budget)
     return container.as<Text>().str().find(item.as<Text>().str()) != std::string::npos;
   }
   if (container.is<MapRef>()) {
+    RETURN_IF_ERROR(budget.charge_steps(value_weight(item)));
+    if (!is_hashable(item)) return template_error(std::string(type_name(item)) + " is no key");
     return item.is_text() && container.as<MapRef>()->find(item.as<Text>().str()) != nullptr;
   }
   ASSIGN_OR_RETURN(const SequenceRef items, iterate(container, budget));
@@ -286,9 +292,9 @@ Result<Value> slice(const Value& object, const SliceBounds& bounds, Budget& budg
     return text_value(std::move(out));
   }
   if (object.is_undefined()) return undefined_error(object);
-  const bool is_sliceable = is_list_or_tuple(object) ||
-                            (object.is<SequenceRef>() &&
-                             object.as<SequenceRef>()->kind == SequenceKind::kRange);
+  const bool is_sliceable =
+      is_list_or_tuple(object) ||
+      (object.is<SequenceRef>() && object.as<SequenceRef>()->kind == SequenceKind::kRange);
   if (!is_sliceable) return template_error(std::string(type_name(object)) + " cannot be sliced");
   const Sequence& sequence = *object.as<SequenceRef>();
   ASSIGN_OR_RETURN(const SliceRange range,

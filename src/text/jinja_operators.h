@@ -16,7 +16,8 @@
 namespace moray::jinja {
 
 // left op right for + - * / // % **.
-Result<Value> arithmetic(std::string_view op, const Value& left, const Value& right, Budget& budget);
+Result<Value> arithmetic(std::string_view op, const Value& left, const Value& right,
+                         Budget& budget);
 // left op right for == != < <= > >= in and "not in".
 Result<bool> compare(std::string_view op, const Value& left, const Value& right, Budget& budget);
 Result<Value> negate(const Value& value);

@@ -1,5 +1,6 @@
 // Precedence climbing as jinja2 has it, loosest first: if-else, or, and, not, comparisons, + and -,
-// ~, * / // %, **, unary signs, then postfix (. [] ()) and filters and tests. See jinja_parse_expr.h.
+// ~, * / // %, **, unary signs, then postfix (. [] ()) and filters and tests. See
+// jinja_parse_expr.h.
 #include "src/text/jinja_parse_expr.h"
 
 #include <utility>
@@ -242,8 +243,8 @@ Result<ExprPtr> ExpressionParser::literal() {
       for (std::string_view special : {"varargs", "kwargs", "caller", "self", "super"}) {
         if (token.text == special) {
           return Status(StatusCode::kUnsupported,
-                        TokenStream::at_line(token.line, "the special name '" + token.text +
-                                                             "' is not supported"));
+                        TokenStream::at_line(
+                            token.line, "the special name '" + token.text + "' is not supported"));
         }
       }
       expr->kind = ExprKind::kName;
@@ -362,8 +363,9 @@ Result<ExprPtr> ExpressionParser::subscript(ExprPtr object) {
   if (!tokens_.at_operator(":")) {
     ASSIGN_OR_RETURN(index, conditional());
     if (tokens_.at_operator(",")) {
-      return Status(StatusCode::kUnsupported,
-                    TokenStream::at_line(tokens_.line(), "an index of several parts is not supported"));
+      return Status(
+          StatusCode::kUnsupported,
+          TokenStream::at_line(tokens_.line(), "an index of several parts is not supported"));
     }
   }
   if (tokens_.at_operator(":")) return slice(std::move(object), std::move(index), opener.line);

@@ -28,8 +28,7 @@ class Parser {
     return statement;
   }
   Status refuse(int line, const std::string& what) const {
-    return Status(StatusCode::kUnsupported,
-                  TokenStream::at_line(line, what + " is not supported"));
+    return Status(StatusCode::kUnsupported, TokenStream::at_line(line, what + " is not supported"));
   }
   Status end_of_tag() {
     if (!tokens_.at(TokenKind::kBlockEnd)) return tokens_.unexpected("'%}'");
@@ -59,9 +58,9 @@ class Parser {
   Result<StmtPtr> loop_control(StmtKind kind, int line);
 
   TokenStream tokens_;
-  int depth_ = 0;       // blocks open
-  int scopes_ = 0;      // of them, those with variables of their own
-  int loops_ = 0;       // loops open around the statement at hand
+  int depth_ = 0;   // blocks open
+  int scopes_ = 0;  // of them, those with variables of their own
+  int loops_ = 0;   // loops open around the statement at hand
 };
 
 // Statements up to a tag that starts with one of `ends`; that tag's "{%" is consumed.
@@ -124,9 +123,10 @@ Result<StmtPtr> Parser::if_statement(int line) {
     ASSIGN_OR_RETURN(branch.test, parse_tuple(tokens_, Ternary::kNotHere));
     ASSIGN_OR_RETURN(branch.body, body({"elif", "else", "endif"}));
     choice->branches.push_back(std::move(branch));
-    const std::string end = tokens_.take().text;
-    if (end == "elif") continue;
-    if (end == "else") {
+    if (tokens_.skip_word("elif")) continue;
+    const bool has_else = tokens_.at_word("else");
+    tokens_.take();
+    if (has_else) {
       ASSIGN_OR_RETURN(choice->otherwise, last_body({"endif"}));
     }
     return choice;

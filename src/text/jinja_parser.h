@@ -1,8 +1,8 @@
 // Template source to syntax tree, with jinja2's grammar and precedence.
 //
-// The subset is what chat templates use (docs of ChatTemplate in text.h); everything else is refused
-// here, by name and line, before any conversation is rendered: unknown tags, filters and tests, call
-// blocks, recursive loops, star arguments, macros that are not at the top level.
+// The subset is what chat templates use (docs of ChatTemplate in text.h); everything else is
+// refused here, by name and line, before any conversation is rendered: unknown tags, filters and
+// tests, call blocks, recursive loops, star arguments, macros that are not at the top level.
 #pragma once
 
 #include <string_view>

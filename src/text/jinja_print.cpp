@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "src/text/python_text.h"
 #include "src/text/utf8.h"
@@ -10,7 +11,9 @@
 namespace moray::jinja {
 namespace {
 
-void append_scaffold(MarkedText& out, std::string_view text) { append(out, text, Mark::kScaffold); }
+void append_scaffold(MarkedText& out, std::string_view text) {
+  append(out, text, Mark::kScaffold);
+}
 
 void append_hex(std::string& out, char32_t c) {
   char buffer[16];
@@ -60,7 +63,8 @@ bool is_scalar(const Value& value) {
 Status append_repr(MarkedText& out, const Value& value, Budget& budget);
 
 Status append_sequence_repr(MarkedText& out, const Sequence& sequence, Budget& budget) {
-  static constexpr const char* kOpen[] = {"[", "(", "", "dict_items([", "dict_keys([", "dict_values(["};
+  static constexpr const char* kOpen[] = {
+      "[", "(", "", "dict_items([", "dict_keys([", "dict_values(["};
   static constexpr const char* kClose[] = {"]", ")", "", "])", "])", "])"};
   if (sequence.kind == SequenceKind::kRange || sequence.kind == SequenceKind::kIterator) {
     return unsupported(sequence.kind == SequenceKind::kRange
@@ -117,8 +121,11 @@ class JsonWriter {
 
   Status write(const Value& value) {
     if (value.is_text()) {
+      RETURN_IF_ERROR(
+          budget_.charge_steps(static_cast<int64_t>(value.as<Text>().str().size() / 8)));
+      RETURN_IF_ERROR(budget_.charge_text(*value.as<Text>().marked));
       write_text(*value.as<Text>().marked);
-      return budget_.charge_text(*value.as<Text>().marked);
+      return Status();
     }
     if (value.is<SequenceRef>()) return write_sequence(value, *value.as<SequenceRef>());
     if (value.is<MapRef>()) return write_map(*value.as<MapRef>());
@@ -205,10 +212,10 @@ class JsonWriter {
     size_t start = 0;  // of the run that needs no escape
     for (size_t i = 0; i < in.text.size();) {
       const size_t bytes = code_point_bytes(in.text, i);
-      const std::string escape = escape_of(code_point_at(in.text, i));
-      if (!escape.empty()) {
+      const char32_t c = code_point_at(in.text, i);
+      if (c < 0x20 || c == '"' || c == '\\' || (style_.ensure_ascii && c >= 0x7F)) {
         append(out_, in, start, i);
-        append(out_, escape, mark_at(in, i));
+        append(out_, escape_of(c), mark_at(in, i));
         start = i + bytes;
       }
       i += bytes;
@@ -217,27 +224,33 @@ class JsonWriter {
     append_scaffold(out_, "\"");
   }
 
-  // The JSON escape of `c`, or nothing if it stands for itself.
-  std::string escape_of(char32_t c) const {
+  static std::string escape_of(char32_t c) {
     switch (c) {
-      case '"': return "\\\"";
-      case '\\': return "\\\\";
-      case '\n': return "\\n";
-      case '\r': return "\\r";
-      case '\t': return "\\t";
-      case '\b': return "\\b";
-      case '\f': return "\\f";
-      default: break;
+      case '"':
+        return "\\\"";
+      case '\\':
+        return "\\\\";
+      case '\n':
+        return "\\n";
+      case '\r':
+        return "\\r";
+      case '\t':
+        return "\\t";
+      case '\b':
+        return "\\b";
+      case '\f':
+        return "\\f";
+      default:
+        break;
     }
     char buffer[16];
-    if (c < 0x20 || (style_.ensure_ascii && c >= 0x7F && c < 0x10000)) {
+    if (c < 0x10000) {
       snprintf(buffer, sizeof buffer, "\\u%04x", static_cast<unsigned>(c));
-      return buffer;
+    } else {
+      snprintf(buffer, sizeof buffer, "\\u%04x\\u%04x",
+               static_cast<unsigned>(0xD800 + ((c - 0x10000) >> 10)),
+               static_cast<unsigned>(0xDC00 + (c & 0x3FF)));
     }
-    if (!style_.ensure_ascii || c < 0x7F) return "";
-    snprintf(buffer, sizeof buffer, "\\u%04x\\u%04x",
-             static_cast<unsigned>(0xD800 + ((c - 0x10000) >> 10)),
-             static_cast<unsigned>(0xDC00 + (c & 0x3FF)));
     return buffer;
   }
 

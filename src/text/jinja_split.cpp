@@ -17,7 +17,9 @@ Status charge(std::string_view text, Budget& budget) {
   return budget.charge_steps(1 + static_cast<int64_t>(text.size() / 8));
 }
 
-size_t space_bytes(std::string_view text) { return text.size() - strip_left(text).size(); }
+size_t space_bytes(std::string_view text) {
+  return text.size() - strip_left(text).size();
+}
 
 // Bytes before the next whitespace.
 size_t word_bytes(std::string_view text) {

@@ -1,5 +1,8 @@
-// A cursor over template tokens with the questions a parser asks. Used by the two parser files only.
+// A cursor over template tokens with the questions a parser asks. Used by the two parser files
+// only.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <initializer_list>
@@ -41,10 +44,10 @@ class TokenStream {
   bool skip_word(std::string_view word) { return at_word(word) && (take(), true); }
 
   Status expect_operator(std::string_view op) {
-    return skip_operator(op) ? Status() : unexpected("'" + std::string(op) + "'");
+    return skip_operator(op) ? Status() : unexpected(fmt::format("'{}'", op));
   }
   Status expect_word(std::string_view word) {
-    return skip_word(word) ? Status() : unexpected("'" + std::string(word) + "'");
+    return skip_word(word) ? Status() : unexpected(fmt::format("'{}'", word));
   }
   Result<std::string> expect_name() {
     if (!at(TokenKind::kName)) return unexpected("a name");
@@ -65,14 +68,22 @@ class TokenStream {
  private:
   static std::string describe(const Token& token) {
     switch (token.kind) {
-      case TokenKind::kEnd: return "the end of the template";
-      case TokenKind::kBlockEnd: return "'%}'";
-      case TokenKind::kVariableEnd: return "'}}'";
-      case TokenKind::kString: return "a string";
-      case TokenKind::kData: return "text";
-      case TokenKind::kVariableBegin: return "'{{'";
-      case TokenKind::kBlockBegin: return "'{%'";
-      default: return "'" + token.text + "'";
+      case TokenKind::kEnd:
+        return "the end of the template";
+      case TokenKind::kBlockEnd:
+        return "'%}'";
+      case TokenKind::kVariableEnd:
+        return "'}}'";
+      case TokenKind::kString:
+        return "a string";
+      case TokenKind::kData:
+        return "text";
+      case TokenKind::kVariableBegin:
+        return "'{{'";
+      case TokenKind::kBlockBegin:
+        return "'{%'";
+      default:
+        return "'" + token.text + "'";
     }
   }
 

@@ -10,7 +10,9 @@ namespace {
 constexpr size_t kIndexFrom = 9;
 constexpr int64_t kMaxWeight = int64_t{1} << 60;
 
-int64_t add_weight(int64_t sum, int64_t more) { return std::min(sum + more, kMaxWeight); }
+int64_t add_weight(int64_t sum, int64_t more) {
+  return std::min(sum + more, kMaxWeight);
+}
 
 bool equal_sequences(const Sequence& left, const Sequence& right) {
   if (left.kind != right.kind || left.kind == SequenceKind::kIterator) return &left == &right;
@@ -33,7 +35,8 @@ bool equal_numbers(const Value& left, const Value& right) {
   // An integer and a float: equal only if the float holds exactly that integer.
   const int64_t integer = to_integer(left.is<double>() ? right : left);
   const double real = left.is<double>() ? left.as<double>() : right.as<double>();
-  return real >= -0x1p63 && real < 0x1p63 && static_cast<double>(static_cast<int64_t>(real)) == real &&
+  return real >= -0x1p63 && real < 0x1p63 &&
+         static_cast<double>(static_cast<int64_t>(real)) == real &&
          static_cast<int64_t>(real) == integer;
 }
 
@@ -73,7 +76,9 @@ Value text_value(MarkedText text) {
   return {Text{std::make_shared<const MarkedText>(std::move(text))}};
 }
 
-Value text_value(std::string text, Mark mark) { return text_value(marked(std::move(text), mark)); }
+Value text_value(std::string text, Mark mark) {
+  return text_value(marked(std::move(text), mark));
+}
 
 int value_depth(const Value& value) {
   if (value.is<SequenceRef>()) return value.as<SequenceRef>()->depth;
@@ -86,7 +91,7 @@ int64_t value_weight(const Value& value) {
   if (value.is<SequenceRef>()) return value.as<SequenceRef>()->weight;
   if (value.is<MapRef>()) return value.as<MapRef>()->weight;
   if (value.is<Method>()) return add_weight(value_weight(*value.as<Method>().receiver), 1);
-  if (value.is_text()) return 1 + static_cast<int64_t>(value.as<Text>().str().size() / 64);
+  if (value.is_text()) return 1 + static_cast<int64_t>(value.as<Text>().str().size() / 32);
   return 1;
 }
 
@@ -159,6 +164,16 @@ bool is_true(const Value& value) {
     return sequence.kind == SequenceKind::kIterator || !sequence.items.empty();
   }
   return true;
+}
+
+bool is_hashable(const Value& value) {
+  if (value.is<MapRef>()) return false;
+  if (!value.is<SequenceRef>()) return true;
+  const Sequence& sequence = *value.as<SequenceRef>();
+  if (sequence.kind == SequenceKind::kTuple) {
+    return std::all_of(sequence.items.begin(), sequence.items.end(), is_hashable);
+  }
+  return sequence.kind == SequenceKind::kRange || sequence.kind >= SequenceKind::kValues;
 }
 
 int64_t to_integer(const Value& value) {

@@ -43,8 +43,8 @@ struct Text {
   const std::string& str() const { return marked->text; }
 };
 
-// kIterator is consumed by its first walk, as Python's generators are; what went wrong in making its
-// items is reported only then.
+// kIterator is consumed by its first walk, as Python's generators are; what went wrong in making
+// its items is reported only then.
 enum class SequenceKind { kList, kTuple, kRange, kItems, kKeys, kValues, kIterator };
 struct Sequence {
   SequenceKind kind = SequenceKind::kList;
@@ -68,8 +68,8 @@ enum class GlobalFunction { kRange, kDict, kNamespace, kRaiseException, kStrftim
 struct Namespace;
 
 struct Value {
-  std::variant<Undefined, None, bool, int64_t, BigInteger, double, Text, SequenceRef, MapRef, Method,
-               GlobalFunction, Namespace*, const Stmt*, std::shared_ptr<LoopState>>
+  std::variant<Undefined, None, bool, int64_t, BigInteger, double, Text, SequenceRef, MapRef,
+               Method, GlobalFunction, Namespace*, const Stmt*, std::shared_ptr<LoopState>>
       data;
 
   template <typename T>
@@ -108,7 +108,7 @@ Value text_value(MarkedText text);
 Value text_value(std::string text, Mark mark);
 // Nesting levels of lists and maps, 0 for scalars.
 int value_depth(const Value& value);
-// Steps a whole walk over the value takes (saturating): one a node, one more each 64 bytes of text.
+// Steps a whole walk over the value takes (saturating): one a node, one more each 32 bytes of text.
 int64_t value_weight(const Value& value);
 // Errors: kExhausted beyond kMaxValueDepth.
 Result<Value> sequence_value(SequenceKind kind, std::vector<Value> items);
@@ -120,6 +120,8 @@ Value failed_iterator(Status error);
 const char* type_name(const Value& value);
 // Python truth.
 bool is_true(const Value& value);
+// Whether Python could use the value as a key: lists, maps and views of them cannot be looked up.
+bool is_hashable(const Value& value);
 // bool, int and float as a number; only for is_integer() or is_number() values.
 int64_t to_integer(const Value& value);
 double to_double(const Value& value);

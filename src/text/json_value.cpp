@@ -27,7 +27,8 @@ class Builder {
   bool boolean(bool value) { return add({value}); }
   bool number_integer(number_integer_t value) { return add({int64_t{value}}); }
   bool number_unsigned(number_unsigned_t value) {
-    if (value <= static_cast<number_unsigned_t>(INT64_MAX)) return add({static_cast<int64_t>(value)});
+    if (value <= static_cast<number_unsigned_t>(INT64_MAX))
+      return add({static_cast<int64_t>(value)});
     return big_integer(std::to_string(value));
   }
   bool number_float(number_float_t value, const std::string& digits) {
@@ -39,7 +40,8 @@ class Builder {
   }
   bool binary(nlohmann::json::binary_t&) { return false; }
   bool key(std::string& name) {
-    open_.back().key = Text{std::make_shared<const MarkedText>(marked(std::move(name), Mark::kContent))};
+    open_.back().key =
+        Text{std::make_shared<const MarkedText>(marked(std::move(name), Mark::kContent))};
     return true;
   }
   bool start_object(size_t) { return open(true); }

@@ -41,8 +41,9 @@ Result<std::vector<TokenId>> encode_marked(const Tokenizer& tokenizer, const Mar
   const std::string_view bytes = text.text;
   size_t begin = 0;
   const auto scan = [&](size_t end) {
-    return begin == end ? Status()
-                        : find_controls(tokenizer, bytes.substr(begin, end - begin), begin, controls);
+    return begin == end
+               ? Status()
+               : find_controls(tokenizer, bytes.substr(begin, end - begin), begin, controls);
   };
   for (const ByteSpan& content : text.content) {
     RETURN_IF_ERROR(scan(content.begin));
@@ -55,9 +56,9 @@ Result<std::vector<TokenId>> encode_marked(const Tokenizer& tokenizer, const Mar
   controls.push_back({bytes.size(), bytes.size(), -1});
   for (const Control& control : controls) {
     if (begin < control.begin) {
-      ASSIGN_OR_RETURN(const std::vector<TokenId> run,
-                       tokenizer.encode(bytes.substr(begin, control.begin - begin),
-                                        ControlTokens::kAsText));
+      ASSIGN_OR_RETURN(
+          const std::vector<TokenId> run,
+          tokenizer.encode(bytes.substr(begin, control.begin - begin), ControlTokens::kAsText));
       ids.insert(ids.end(), run.begin(), run.end());
     }
     if (control.id >= 0) ids.push_back(control.id);

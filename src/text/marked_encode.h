@@ -1,7 +1,7 @@
 // Token ids of marked text: control tokens from scaffold only.
 //
-// Invariant: an added token is matched only where all its bytes are scaffold; everything between two
-// such tokens is one run of plain text, scaffold and content together, so that words and merges
+// Invariant: an added token is matched only where all its bytes are scaffold; everything between
+// two such tokens is one run of plain text, scaffold and content together, so that words and merges
 // cross the borders as they do in Hugging Face's tokenization of the joined text. For content
 // without the text of an added token the ids are therefore the same.
 #pragma once

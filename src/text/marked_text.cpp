@@ -18,7 +18,9 @@ void add_content_span(MarkedText& out, size_t begin, size_t end) {
   }
 }
 
-bool is_continuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
+bool is_continuation(char byte) {
+  return (static_cast<uint8_t>(byte) & 0xC0) == 0x80;
+}
 
 // Length the lead byte announces; 1 for bytes that lead nothing.
 size_t announced_bytes(char lead) {
@@ -54,7 +56,9 @@ void append(MarkedText& out, const MarkedText& in, size_t begin, size_t end) {
   }
 }
 
-void append(MarkedText& out, const MarkedText& in) { append(out, in, 0, in.text.size()); }
+void append(MarkedText& out, const MarkedText& in) {
+  append(out, in, 0, in.text.size());
+}
 
 MarkedText cut(const MarkedText& in, size_t begin, size_t end) {
   MarkedText out;

@@ -1,9 +1,9 @@
 // MarkedText: a string in which every byte knows whether it is scaffold or content.
 //
-// Scaffold is what a chat template itself wrote; content is what came from messages, tools and other
-// request data. The marks decide later which bytes may spell a control token (marked_encode.h), so
-// the invariant is: no function here turns content into scaffold. Marks follow bytes through cuts,
-// joins and rewrites. Text is valid UTF-8; spans lie on any byte.
+// Scaffold is what a chat template itself wrote; content is what came from messages, tools and
+// other request data. The marks decide later which bytes may spell a control token
+// (marked_encode.h), so the invariant is: no function here turns content into scaffold. Marks
+// follow bytes through cuts, joins and rewrites. Text is valid UTF-8; spans lie on any byte.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,14 @@
 // Python's text rules over utf8proc's Unicode tables. See python_text.h.
 #include "src/text/python_text.h"
-#include "src/text/utf8.h"
 
 #include <utf8proc.h>
 
 #include <charconv>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "src/text/utf8.h"
 
 namespace moray::jinja {
 namespace {
@@ -61,12 +64,16 @@ char32_t map_case(char32_t c, Case target) {
 
 bool is_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
-         c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
+         c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+         c == 0x205F || c == 0x3000;
 }
 
-std::string_view strip_left(std::string_view text) { return drop_left(text, is_space); }
-std::string_view strip_right(std::string_view text) { return drop_right(text, is_space); }
+std::string_view strip_left(std::string_view text) {
+  return drop_left(text, is_space);
+}
+std::string_view strip_right(std::string_view text) {
+  return drop_right(text, is_space);
+}
 
 std::string_view strip_left(std::string_view text, std::string_view chars) {
   return drop_left(text, [&](char32_t c) { return has_code_point(chars, c); });
@@ -125,7 +132,9 @@ bool is_decimal(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND;
 }
 
-bool is_lower(char32_t c) { return utf8proc_islower(static_cast<utf8proc_int32_t>(c)) != 0; }
+bool is_lower(char32_t c) {
+  return utf8proc_islower(static_cast<utf8proc_int32_t>(c)) != 0;
+}
 
 bool is_upper(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_LU;
@@ -135,7 +144,8 @@ std::string float_repr(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   char buffer[32];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
   const std::string digits(buffer, end.ptr);
   const size_t e = digits.find('e');
   const int exponent = std::atoi(digits.c_str() + e + 1);

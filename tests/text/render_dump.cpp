@@ -1,7 +1,7 @@
 // Renders templates read from stdin: Moray's side of tools/make_template_fixtures.py --compare.
 //
-// In: a JSON array of objects {"template", "variables"} whose values are strings; variables is itself
-// JSON text of an object. Out: a JSON array, for each case {"text": ...} or {"error": ...}.
+// In: a JSON array of objects {"template", "variables"} whose values are strings; variables is
+// itself JSON text of an object. Out: a JSON array, for each case {"text": ...} or {"error": ...}.
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
