@@ -2,14 +2,13 @@
 // its bytes.
 //
 // Cases: linear, moe, gdn, attention at the dimensions of moray-nano and of the 35B model, decode
-// (1 token) and prefill (256 tokens); `step` strings the ops of all nano layers together as a decode
-// step or a prefill block does. Weights are rotated over more memory than the caches hold (nano:
-// over a whole model's worth, as decoding does). Columns: median us, spread (10th to 90th
-// percentile), GB/s and GFLOP/s, and the share of a plain summing read of the same bytes by the same
-// threads in the same run. --cpu-time counts the caller's CPU time instead of wall time: use it with
-// --threads 1 on a machine that others use, too.
+// (1 token) and prefill (256 tokens); `step` strings the ops of all nano layers together as a
+// decode step or a prefill block does. Weights are rotated over more memory than the caches hold
+// (nano: over a whole model's worth, as decoding does). Columns: median us, spread (10th to 90th
+// percentile), GB/s and GFLOP/s, and the share of a plain summing read of the same bytes by the
+// same threads in the same run. --cpu-time counts the caller's CPU time instead of wall time: use
+// it with --threads 1 on a machine that others use, too.
 #include <fmt/format.h>
-
 #include <time.h>
 
 #include <algorithm>
@@ -110,7 +109,8 @@ struct Layer {
     const DType f8 = DType::kF8E4M3, bf = DType::kBF16;
     const int64_t c = (2 * z.nk + z.nv) * 128;
     if (full) {
-      in = {weights.matrix(f8, z.heads * 512, z.hidden), weights.matrix(f8, z.kv_heads * 256, z.hidden),
+      in = {weights.matrix(f8, z.heads * 512, z.hidden),
+            weights.matrix(f8, z.kv_heads * 256, z.hidden),
             weights.matrix(f8, z.kv_heads * 256, z.hidden)};
       out = weights.matrix(f8, z.hidden, z.heads * 256);
       cache_k.resize(size_t(z.kv_heads * kContext * 256), 0x3c00);
@@ -170,14 +170,24 @@ struct Stream {
   }
 
   void norm(Layer& l, float* out) {
-    cpu::rms_norm(context, {.x = hidden, .weight = l.norm, .rows = tokens, .dim = z.hidden,
-                            .eps = 1e-6f, .kind = NormKind::kZeroCentred,
-                            .precision = Precision::kBfloat16, .out = out});
+    cpu::rms_norm(context, {.x = hidden,
+                            .weight = l.norm,
+                            .rows = tokens,
+                            .dim = z.hidden,
+                            .eps = 1e-6f,
+                            .kind = NormKind::kZeroCentred,
+                            .precision = Precision::kBfloat16,
+                            .out = out});
   }
   void multiply(const float* x, int64_t count, int64_t k, std::vector<LinearTarget> targets,
                 LinearArgs::Output output = LinearArgs::Output::kStore) {
-    cpu::linear(context, {.x = x, .tokens = count, .k = k, .targets = targets, .output = output,
-                          .precision = Precision::kBfloat16, .workspace = workspace});
+    cpu::linear(context, {.x = x,
+                          .tokens = count,
+                          .k = k,
+                          .targets = targets,
+                          .output = output,
+                          .precision = Precision::kBfloat16,
+                          .workspace = workspace});
   }
   void project_in(Layer& l) {
     std::vector<LinearTarget> targets;
@@ -192,32 +202,62 @@ struct Stream {
     for (int64_t i = 0; i < tokens * z.hidden; ++i) hidden[i] = i % 7 * 0.25f;
   }
   void gdn(Layer& l) {
-    cpu::gdn(context, {.qkv = qkv, .z = zz, .b = b, .a = a, .tokens = tokens,
-                       .position = position, .conv_weight = l.conv, .a_log = l.a_log,
-                       .dt_bias = l.dt_bias, .norm_weight = l.head_norm, .key_heads = z.nk,
-                       .value_heads = z.nv, .key_dim = 128, .value_dim = 128, .conv_taps = 4,
-                       .eps = 1e-6f, .precision = Precision::kBfloat16,
-                       .state = {l.tail.data(), l.s.data(), l.keys.data(), l.writes.data(),
-                                 l.decay.data()},
-                       .out = mixed, .workspace = workspace});
+    cpu::gdn(context,
+             {.qkv = qkv,
+              .z = zz,
+              .b = b,
+              .a = a,
+              .tokens = tokens,
+              .position = position,
+              .conv_weight = l.conv,
+              .a_log = l.a_log,
+              .dt_bias = l.dt_bias,
+              .norm_weight = l.head_norm,
+              .key_heads = z.nk,
+              .value_heads = z.nv,
+              .key_dim = 128,
+              .value_dim = 128,
+              .conv_taps = 4,
+              .eps = 1e-6f,
+              .precision = Precision::kBfloat16,
+              .state = {l.tail.data(), l.s.data(), l.keys.data(), l.writes.data(), l.decay.data()},
+              .out = mixed,
+              .workspace = workspace});
   }
   void attention(Layer& l) {
-    cpu::attention(context, {.q_gate = qkv, .k = zz, .v = b, .tokens = tokens,
-                             .position = position, .q_norm = l.head_norm, .k_norm = l.head_norm,
-                             .inv_freq = l.inv_freq, .rope_scale = 1, .heads = z.heads,
-                             .kv_heads = z.kv_heads, .head_dim = 256, .rotary_dim = 64,
-                             .has_gate = true, .eps = 1e-6f,
-                             .norm_kind = NormKind::kZeroCentred,
-                             .precision = Precision::kBfloat16,
-                             .cache = {l.cache_k.data(), l.cache_v.data(), Layer::kContext,
-                                       DType::kBF16},
-                             .out = mixed, .workspace = workspace});
+    cpu::attention(context,
+                   {.q_gate = qkv,
+                    .k = zz,
+                    .v = b,
+                    .tokens = tokens,
+                    .position = position,
+                    .q_norm = l.head_norm,
+                    .k_norm = l.head_norm,
+                    .inv_freq = l.inv_freq,
+                    .rope_scale = 1,
+                    .heads = z.heads,
+                    .kv_heads = z.kv_heads,
+                    .head_dim = 256,
+                    .rotary_dim = 64,
+                    .has_gate = true,
+                    .eps = 1e-6f,
+                    .norm_kind = NormKind::kZeroCentred,
+                    .precision = Precision::kBfloat16,
+                    .cache = {l.cache_k.data(), l.cache_v.data(), Layer::kContext, DType::kBF16},
+                    .out = mixed,
+                    .workspace = workspace});
   }
   void route(Layer& l) {
-    cpu::route(context, {.x = normed, .tokens = tokens, .gate = l.gate,
-                         .shared_gate = l.shared_gate, .top_k = z.top_k, .normalise = true,
-                         .expert_ids = ids.data(), .expert_weights = expert_weights,
-                         .shared_weight = shared_weight, .workspace = workspace});
+    cpu::route(context, {.x = normed,
+                         .tokens = tokens,
+                         .gate = l.gate,
+                         .shared_gate = l.shared_gate,
+                         .top_k = z.top_k,
+                         .normalise = true,
+                         .expert_ids = ids.data(),
+                         .expert_weights = expert_weights,
+                         .shared_weight = shared_weight,
+                         .workspace = workspace});
   }
   // Random routers prefer few experts: ids are spread as a balanced model's are, anew each turn.
   int32_t expert_of(int64_t token, int64_t slot, int64_t layer, int64_t turn) const {
@@ -227,10 +267,17 @@ struct Stream {
     for (int64_t i = 0; i < int64_t(ids.size()); ++i) {
       ids[size_t(i)] = expert_of(i / z.top_k, i % z.top_k, layer, turn);
     }
-    cpu::moe(context, {.x = normed, .tokens = tokens, .hidden = z.hidden, .experts = l.experts,
-                       .shared = l.shared, .top_k = z.top_k, .expert_ids = ids.data(),
-                       .expert_weights = expert_weights, .shared_weight = shared_weight,
-                       .precision = Precision::kBfloat16, .residual = hidden,
+    cpu::moe(context, {.x = normed,
+                       .tokens = tokens,
+                       .hidden = z.hidden,
+                       .experts = l.experts,
+                       .shared = l.shared,
+                       .top_k = z.top_k,
+                       .expert_ids = ids.data(),
+                       .expert_weights = expert_weights,
+                       .shared_weight = shared_weight,
+                       .precision = Precision::kBfloat16,
+                       .residual = hidden,
                        .workspace = workspace});
   }
   void layer(Layer& l, int64_t index, int64_t turn) {
@@ -269,8 +316,8 @@ void read_pieces(ThreadPool& pool, const std::vector<Piece>& pieces, uint64_t* s
   std::vector<Piece> parts;
   for (const Piece& piece : pieces) {
     for (int64_t at = 0; at < piece.bytes; at += kPart) {
-      parts.push_back({static_cast<const char*>(piece.data) + at,
-                       std::min(kPart, piece.bytes - at)});
+      parts.push_back(
+          {static_cast<const char*>(piece.data) + at, std::min(kPart, piece.bytes - at)});
     }
   }
   pool.run(int64_t(parts.size()), [&](int64_t i, int worker) {
@@ -290,11 +337,12 @@ void report(ThreadPool& pool, const Case& c, clockid_t clock) {
       measure([&](int i) { read_pieces(pool, c.pieces(i), sink.data()); }, c.copies, clock);
   double bytes = 0;
   for (const Piece& piece : c.pieces(0)) bytes += double(piece.bytes);
-  fmt::print("{:34} {:10.1f} us [{:.1f} {:.1f}] {:8.2f} GB/s {:8.1f} GFLOP/s {:6.1f} % of read "
-             "({:.1f} GB/s)\n",
-             c.name, op.median_us, op.low_us, op.high_us, bytes / op.median_us / 1e3,
-             c.flops / op.median_us / 1e3, 100 * read.median_us / op.median_us,
-             bytes / read.median_us / 1e3);
+  fmt::print(
+      "{:34} {:10.1f} us [{:.1f} {:.1f}] {:8.2f} GB/s {:8.1f} GFLOP/s {:6.1f} % of read "
+      "({:.1f} GB/s)\n",
+      c.name, op.median_us, op.low_us, op.high_us, bytes / op.median_us / 1e3,
+      c.flops / op.median_us / 1e3, 100 * read.median_us / op.median_us,
+      bytes / read.median_us / 1e3);
 }
 
 int64_t mixer_weights(const Layer& l) {
@@ -388,11 +436,14 @@ void add_op_cases(std::vector<Case>& cases, Model& model, Stream& stream) {
                      s->route(gdn_layer(i));
                    },
                    [=](int i) { return pieces_of({gdn_layer(i).gate}); }});
-  cases.push_back({"moe" + suffix, 2 * tokens * double(z.top_k + 1) * 3 * double(z.inner * z.hidden),
-                   kTurns, [=](int i) { s->moe(*m->layers[size_t(i % n)], i % n, i / n); },
-                   [=](int i) { return expert_pieces(*m->layers[size_t(i % n)], *s, i % n, i / n); }});
+  cases.push_back(
+      {"moe" + suffix, 2 * tokens * double(z.top_k + 1) * 3 * double(z.inner * z.hidden), kTurns,
+       [=](int i) { s->moe(*m->layers[size_t(i % n)], i % n, i / n); },
+       [=](int i) { return expert_pieces(*m->layers[size_t(i % n)], *s, i % n, i / n); }});
   cases.push_back({"linear head" + suffix, 2 * double(z.vocab * z.hidden), 1,
-                   [=](int) { s->multiply(s->normed, 1, z.hidden, {{m->head, s->logits, z.vocab}}); },
+                   [=](int) {
+                     s->multiply(s->normed, 1, z.hidden, {{m->head, s->logits, z.vocab}});
+                   },
                    [=](int) { return pieces_of({m->head}); }});
 }
 
@@ -404,27 +455,27 @@ void add_step_case(std::vector<Case>& cases, Model& model, Stream& stream) {
   }
   Stream* s = &stream;
   Model* m = &model;
-  cases.push_back(
-      {fmt::format("step {} {}@{}", z.name, stream.tokens, stream.position),
-       2 * double(stream.tokens) * weights, kTurns,
-       [=](int turn) {
-         for (size_t i = 0; i < m->layers.size(); ++i) s->layer(*m->layers[i], int64_t(i), turn);
-         s->multiply(s->normed, 1, s->z.hidden, {{m->head, s->logits, s->z.vocab}});
-       },
-       [=](int turn) {
-         std::vector<Piece> pieces = pieces_of({m->head});
-         for (size_t i = 0; i < m->layers.size(); ++i) {
-           const Layer* layer = m->layers[i].get();
-           auto more = pieces_of(layer->in);
-           more.push_back(pieces_of({layer->out})[0]);
-           more.push_back(pieces_of({layer->gate})[0]);
-           const auto experts = expert_pieces(*layer, *s, int64_t(i), turn);
-           more.insert(more.end(), experts.begin(), experts.end());
-           if (!layer->full) more.push_back(piece_of(layer->s));
-           pieces.insert(pieces.end(), more.begin(), more.end());
-         }
-         return pieces;
-       }});
+  cases.push_back({fmt::format("step {} {}@{}", z.name, stream.tokens, stream.position),
+                   2 * double(stream.tokens) * weights, kTurns,
+                   [=](int turn) {
+                     for (size_t i = 0; i < m->layers.size(); ++i)
+                       s->layer(*m->layers[i], int64_t(i), turn);
+                     s->multiply(s->normed, 1, s->z.hidden, {{m->head, s->logits, s->z.vocab}});
+                   },
+                   [=](int turn) {
+                     std::vector<Piece> pieces = pieces_of({m->head});
+                     for (size_t i = 0; i < m->layers.size(); ++i) {
+                       const Layer* layer = m->layers[i].get();
+                       auto more = pieces_of(layer->in);
+                       more.push_back(pieces_of({layer->out})[0]);
+                       more.push_back(pieces_of({layer->gate})[0]);
+                       const auto experts = expert_pieces(*layer, *s, int64_t(i), turn);
+                       more.insert(more.end(), experts.begin(), experts.end());
+                       if (!layer->full) more.push_back(piece_of(layer->s));
+                       pieces.insert(pieces.end(), more.begin(), more.end());
+                     }
+                     return pieces;
+                   }});
 }
 
 int run(int argc, char** argv) {
@@ -457,7 +508,8 @@ int run(int argc, char** argv) {
   std::vector<std::unique_ptr<Stream>> streams;
   std::vector<Case> cases;
   for (Model* model : {&nano, &big}) {
-    for (const auto& [tokens, position] : {std::pair{1, 512 + 32}, {1, 8192}, {4, 544}, {256, 512}}) {
+    for (const auto& [tokens, position] :
+         {std::pair{1, 512 + 32}, {1, 8192}, {4, 544}, {256, 512}}) {
       streams.push_back(std::make_unique<Stream>(context, model->sizes, tokens, position));
       add_op_cases(cases, *model, *streams.back());
       add_step_case(cases, *model, *streams.back());
@@ -472,4 +524,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace moray
 
-int main(int argc, char** argv) { return moray::run(argc, argv); }
+int main(int argc, char** argv) {
+  return moray::run(argc, argv);
+}

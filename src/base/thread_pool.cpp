@@ -151,9 +151,8 @@ ThreadPool::ThreadPool(int thread_count) : team_(std::make_unique<Team>()) {
   team_->may_spin = team_size <= cpus.size();
   for (size_t worker = 1; worker < team_size; ++worker) {
     const int cpu = worker < cpus.size() ? cpus[worker] : -1;
-    team_->threads.emplace_back([this, worker, cpu] {
-      team_->serve(static_cast<int>(worker), cpu);
-    });
+    team_->threads.emplace_back(
+        [this, worker, cpu] { team_->serve(static_cast<int>(worker), cpu); });
   }
 }
 

@@ -40,7 +40,7 @@ struct EmbedArgs {
 // out = round( x * rsqrt(mean(x^2) + eps) * (1 + w) ), or for kPlain round( w * round(x *
 // rsqrt(...)) ), a row at a time; statistics in FP32 (oracle: double). out may alias x.
 struct RmsNormArgs {
-  const float* x;  // [rows, dim]
+  const float* x;       // [rows, dim]
   const float* weight;  // [dim]
   int64_t rows;
   int64_t dim;
@@ -103,7 +103,7 @@ struct GdnArgs {
   const float* b;    // [tokens, nv]
   const float* a;    // [tokens, nv]
   int64_t tokens;
-  int64_t position;  // of the first token in its sequence
+  int64_t position;          // of the first token in its sequence
   const float* conv_weight;  // [C, taps]
   const float* a_log;        // [nv]
   const float* dt_bias;      // [nv]
@@ -112,7 +112,7 @@ struct GdnArgs {
   float eps;
   Precision precision;
   GdnStateView state;
-  float* out;  // [tokens, nv * dv]
+  float* out;                  // [tokens, nv * dv]
   std::span<float> workspace;  // at least gdn_workspace_floats(...)
 };
 
@@ -162,9 +162,9 @@ struct RouteArgs {
   MatrixView shared_gate;  // [1, hidden] or empty
   int64_t top_k;
   bool normalise;
-  int32_t* expert_ids;    // [tokens, top_k]
-  float* expert_weights;  // [tokens, top_k]
-  float* shared_weight;   // [tokens]
+  int32_t* expert_ids;         // [tokens, top_k]
+  float* expert_weights;       // [tokens, top_k]
+  float* shared_weight;        // [tokens]
   std::span<float> workspace;  // at least route_workspace_floats(...)
 };
 
@@ -189,7 +189,7 @@ struct MoeArgs {
   const float* expert_weights;  // [tokens, top_k]
   const float* shared_weight;   // [tokens]
   Precision precision;
-  float* residual;  // [tokens, hidden], updated
+  float* residual;             // [tokens, hidden], updated
   std::span<float> workspace;  // at least moe_workspace_floats(...)
 };
 

@@ -156,6 +156,7 @@ Result<Weights> bind_qwen3_5_moe(std::shared_ptr<const Checkpoint> checkpoint) {
   } else if (mtp_on_file) {
     w.notes.push_back("mtp.*: ignored, because config.json does not mention it");
   }
+  if (!w.mtp) w.config.mtp_layers = 0;  // so that no state keeps a cache for it
   complain_of_unused(binder, *checkpoint, c.mtp_layers == 0);
   RETURN_IF_ERROR(binder.finish());
   w.storage = std::make_shared<std::vector<std::unique_ptr<float[]>>>(binder.take_storage());

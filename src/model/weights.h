@@ -69,9 +69,9 @@ struct MtpWeights {
 };
 
 struct Weights {
-  ModelConfig config;
-  MatrixView embedding;               // [V, H]
-  MatrixView head;                    // [V, H]; the embedding itself when tied
+  ModelConfig config;    // as the file says, but mtp_layers is 0 where the tensors are absent
+  MatrixView embedding;  // [V, H]
+  MatrixView head;       // [V, H]; the embedding itself when tied
   std::span<const float> final_norm;  // [H]
   std::vector<LayerWeights> layers;
   std::optional<MtpWeights> mtp;

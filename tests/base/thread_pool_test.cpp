@@ -69,7 +69,9 @@ TEST(ThreadPool, AnIdleTeamCostsNoCpuTime) {
   EXPECT_LT(busy_ms, 20);  // a spinning worker would show about 200
 }
 
-TEST(ThreadPool, ZeroPicksAtLeastOneThread) { EXPECT_GE(ThreadPool(0).thread_count(), 1); }
+TEST(ThreadPool, ZeroPicksAtLeastOneThread) {
+  EXPECT_GE(ThreadPool(0).thread_count(), 1);
+}
 
 }  // namespace
 }  // namespace moray

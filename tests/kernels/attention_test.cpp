@@ -15,8 +15,8 @@ struct Dimensions {
 const Dimensions kNano{4, 2, 256, 64, true, NormKind::kZeroCentred};
 const std::vector<Dimensions> kShapes = {
     kNano,
-    {16, 2, 256, 64, true, NormKind::kZeroCentred},   // 35B
-    {32, 4, 128, 128, false, NormKind::kPlain},       // the 30B coder
+    {16, 2, 256, 64, true, NormKind::kZeroCentred},  // 35B
+    {32, 4, 128, 128, false, NormKind::kPlain},      // the 30B coder
     {3, 1, 20, 6, true, NormKind::kZeroCentred},
     {2, 2, 70, 70, false, NormKind::kPlain},
 };
@@ -28,8 +28,10 @@ struct Sequence {
 Sequence make_sequence(Random& random, const Dimensions& d, int64_t tokens) {
   Sequence s{random.normals(tokens * d.heads * d.head_dim * (d.has_gate ? 2 : 1)),
              random.normals(tokens * d.kv_heads * d.head_dim),
-             random.normals(tokens * d.kv_heads * d.head_dim), random.normals(d.head_dim),
-             random.normals(d.head_dim), {}};
+             random.normals(tokens * d.kv_heads * d.head_dim),
+             random.normals(d.head_dim),
+             random.normals(d.head_dim),
+             {}};
   for (int64_t i = 0; i < d.rotary_dim / 2; ++i) {
     s.inv_freq.push_back(std::pow(1e7f, -2.0f * float(i) / float(d.rotary_dim)));
   }
@@ -38,8 +40,10 @@ Sequence make_sequence(Random& random, const Dimensions& d, int64_t tokens) {
 
 struct Cache {
   Cache(const Dimensions& d, int64_t positions, DType type)
-      : capacity(positions + 3), dtype(type),
-        keys(d.kv_heads * capacity * d.head_dim), values(keys.size()) {}
+      : capacity(positions + 3),
+        dtype(type),
+        keys(d.kv_heads * capacity * d.head_dim),
+        values(keys.size()) {}
   KvView view() { return {keys.data(), values.data(), capacity, dtype}; }
   int64_t capacity;
   DType dtype;
@@ -54,13 +58,23 @@ void run(const cpu::Context* context, const Dimensions& d, const Sequence& s, in
     AttentionArgs args{.q_gate = s.q_gate.data() + at * width * (d.has_gate ? 2 : 1),
                        .k = s.k.data() + at * d.kv_heads * d.head_dim,
                        .v = s.v.data() + at * d.kv_heads * d.head_dim,
-                       .tokens = std::min(step, end - at), .position = at,
-                       .q_norm = s.q_norm.data(), .k_norm = s.k_norm.data(),
-                       .inv_freq = s.inv_freq.data(), .rope_scale = 1.1f, .heads = d.heads,
-                       .kv_heads = d.kv_heads, .head_dim = d.head_dim,
-                       .rotary_dim = d.rotary_dim, .has_gate = d.has_gate, .eps = 1e-6f,
-                       .norm_kind = d.kind, .precision = precision, .cache = cache.view(),
-                       .out = out + at * width, .workspace = {}};
+                       .tokens = std::min(step, end - at),
+                       .position = at,
+                       .q_norm = s.q_norm.data(),
+                       .k_norm = s.k_norm.data(),
+                       .inv_freq = s.inv_freq.data(),
+                       .rope_scale = 1.1f,
+                       .heads = d.heads,
+                       .kv_heads = d.kv_heads,
+                       .head_dim = d.head_dim,
+                       .rotary_dim = d.rotary_dim,
+                       .has_gate = d.has_gate,
+                       .eps = 1e-6f,
+                       .norm_kind = d.kind,
+                       .precision = precision,
+                       .cache = cache.view(),
+                       .out = out + at * width,
+                       .workspace = {}};
     if (context == nullptr) {
       ref::attention(args);
       continue;
@@ -75,10 +89,10 @@ void run(const cpu::Context* context, const Dimensions& d, const Sequence& s, in
 }
 
 // In FP32 a score errs by about (dim / 8 + 12) epsilons of sum |q k| / sqrt(dim), here at most 6
-// norms (|1 + w| <= 4, twice) times sqrt(dim), say 16 sqrt(dim); a weight by twice that of itself, an
-// output, a mean of values of order 1, by as much of its magnitude. Where q, k and v are rounded to
-// BF16 a value may fall one spacing apart: 2^-7 of single terms, which leaves the root mean square
-// far below a spacing; the loose bound covers single elements.
+// norms (|1 + w| <= 4, twice) times sqrt(dim), say 16 sqrt(dim); a weight by twice that of itself,
+// an output, a mean of values of order 1, by as much of its magnitude. Where q, k and v are
+// rounded to BF16 a value may fall one spacing apart: 2^-7 of single terms, which leaves the root
+// mean square far below a spacing; the loose bound covers single elements.
 double bound(const Dimensions& d, Precision precision, DType cache, double expected) {
   const double dim = double(d.head_dim);
   const double exact = (dim / 8 + 12) * kF32Epsilon * 16 * std::sqrt(dim) * 2 * 4;
@@ -169,8 +183,10 @@ TEST(Attention, BitsDependOnNeitherSplitNorThreads) {
   SCOPED_TRACE(random.trace());
   for (const cpu::Kernels* kernels : all_levels()) {
     SCOPED_TRACE(level_trace(*kernels));
-    for (const auto& [d, tokens] : {std::pair{kNano, int64_t{1100}}, {kShapes[1], 130},
-                                    {kShapes[3], 600}, {kShapes[4], 70}}) {
+    for (const auto& [d, tokens] : {std::pair{kNano, int64_t{1100}},
+                                    {kShapes[1], 130},
+                                    {kShapes[3], 600},
+                                    {kShapes[4], 70}}) {
       const Sequence s = make_sequence(random, d, tokens);
       const int64_t width = d.heads * d.head_dim;
       for (const Mode& mode : {kModes[0], kModes[2]}) {

@@ -20,8 +20,7 @@ TEST(Embed, WidensRowsExactly) {
         for (int i = 0; i < 130; ++i) tokens.push_back(int32_t(random.below(50)));
         Guarded actual(130 * hidden);
         std::vector<float> expected(size_t(130 * hidden));
-        cpu::embed({pool, *kernels},
-                   {.table = table.view, .tokens = tokens, .out = actual.data()});
+        cpu::embed({pool, *kernels}, {.table = table.view, .tokens = tokens, .out = actual.data()});
         ref::embed({.table = table.view, .tokens = tokens, .out = expected.data()});
         EXPECT_TRUE(actual.intact());
         expect_close(actual.data(), expected.data(), actual.size(), [](int64_t) { return 0.0; });
@@ -51,8 +50,14 @@ TEST(RmsNorm, AgreesWithTheOracleAndNotOnTheBatch) {
         for (int64_t dim : {1, 7, 16, 17, 128, 256, 300, 2048}) {
           constexpr int64_t kRows = 65;
           const auto x = random.normals(kRows * dim, 3), weight = random.normals(dim);
-          RmsNormArgs args{.x = x.data(), .weight = weight.data(), .rows = kRows, .dim = dim,
-                           .eps = 1e-6f, .kind = kind, .precision = precision, .out = nullptr};
+          RmsNormArgs args{.x = x.data(),
+                           .weight = weight.data(),
+                           .rows = kRows,
+                           .dim = dim,
+                           .eps = 1e-6f,
+                           .kind = kind,
+                           .precision = precision,
+                           .out = nullptr};
           Guarded actual(kRows * dim), single(dim);
           std::vector<float> expected(size_t(kRows * dim));
           args.out = expected.data();
@@ -105,8 +110,12 @@ double worst_error_ulp(Function function, double (*oracle)(double), double absol
   return worst;
 }
 
-double exp_oracle(double x) { return std::exp(x); }
-double softplus_oracle(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
+double exp_oracle(double x) {
+  return std::exp(x);
+}
+double softplus_oracle(double x) {
+  return x > 20 ? x : std::log1p(std::exp(x));
+}
 
 TEST(Functions, ErrorStaysWithinTheStatedUlps) {
   for (const cpu::Kernels* kernels : all_levels()) {

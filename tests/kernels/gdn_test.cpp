@@ -37,10 +37,11 @@ struct Sequence {
 };
 
 Sequence make_sequence(Random& random, const Dimensions& d, int64_t tokens) {
-  Sequence q{random.normals(tokens * d.channels()), random.normals(tokens * d.value_heads * d.value_dim),
-             random.normals(tokens * d.value_heads), random.normals(tokens * d.value_heads),
-             random.normals(d.channels() * d.taps), random.normals(d.value_heads),
-             random.normals(d.value_heads), random.normals(d.value_dim)};
+  Sequence q{
+      random.normals(tokens * d.channels()),  random.normals(tokens * d.value_heads * d.value_dim),
+      random.normals(tokens * d.value_heads), random.normals(tokens * d.value_heads),
+      random.normals(d.channels() * d.taps),  random.normals(d.value_heads),
+      random.normals(d.value_heads),          random.normals(d.value_dim)};
   for (int64_t t = 0; t < tokens; ++t) q.a[size_t(t * d.value_heads)] -= 4;  // one slow head
   return q;
 }
@@ -49,13 +50,24 @@ GdnArgs args_for(const Dimensions& d, const Sequence& q, int64_t begin, int64_t 
                  float* out, Precision precision) {
   return {.qkv = q.qkv.data() + begin * d.channels(),
           .z = q.z.data() + begin * d.value_heads * d.value_dim,
-          .b = q.b.data() + begin * d.value_heads, .a = q.a.data() + begin * d.value_heads,
-          .tokens = end - begin, .position = begin, .conv_weight = q.conv_weight.data(),
-          .a_log = q.a_log.data(), .dt_bias = q.dt_bias.data(),
-          .norm_weight = q.norm_weight.data(), .key_heads = d.key_heads,
-          .value_heads = d.value_heads, .key_dim = d.key_dim, .value_dim = d.value_dim,
-          .conv_taps = d.taps, .eps = 1e-6f, .precision = precision, .state = state.view(),
-          .out = out, .workspace = {}};
+          .b = q.b.data() + begin * d.value_heads,
+          .a = q.a.data() + begin * d.value_heads,
+          .tokens = end - begin,
+          .position = begin,
+          .conv_weight = q.conv_weight.data(),
+          .a_log = q.a_log.data(),
+          .dt_bias = q.dt_bias.data(),
+          .norm_weight = q.norm_weight.data(),
+          .key_heads = d.key_heads,
+          .value_heads = d.value_heads,
+          .key_dim = d.key_dim,
+          .value_dim = d.value_dim,
+          .conv_taps = d.taps,
+          .eps = 1e-6f,
+          .precision = precision,
+          .state = state.view(),
+          .out = out,
+          .workspace = {}};
 }
 
 // Runs [begin, end) on one machine, in calls of `step` tokens.
@@ -63,8 +75,8 @@ void run(const cpu::Context* context, const Dimensions& d, const Sequence& q, in
          int64_t end, int64_t step, State& state, Guarded& out, Precision precision) {
   for (int64_t at = begin; at < end; at += step) {
     const int64_t to = std::min(at + step, end);
-    GdnArgs args = args_for(d, q, at, to, state, out.data() + at * d.value_heads * d.value_dim,
-                            precision);
+    GdnArgs args =
+        args_for(d, q, at, to, state, out.data() + at * d.value_heads * d.value_dim, precision);
     if (context == nullptr) {
       ref::gdn(args);
       continue;
@@ -78,10 +90,10 @@ void run(const cpu::Context* context, const Dimensions& d, const Sequence& q, in
   EXPECT_TRUE(out.intact());
 }
 
-// Outputs are o / rms(o) times norm and silu(z), both of order 1. o and its parts are sums of at most
-// key_dim + 64 products (rounding: about (key_dim / 8 + 64) epsilons of the magnitudes), and the
-// division by rms(o) may enlarge that where o is small beside its parts: a factor of 64 is allowed
-// for it. BF16 adds a spacing.
+// Outputs are o / rms(o) times norm and silu(z), both of order 1. o and its parts are sums of at
+// most key_dim + 64 products (rounding: about (key_dim / 8 + 64) epsilons of the magnitudes), and
+// the division by rms(o) may enlarge that where o is small beside its parts: a factor of 64 is
+// allowed for it. BF16 adds a spacing.
 double bound(const Dimensions& d, double expected, Precision precision) {
   const double relative = 64 * (double(d.key_dim) / 8 + 64) * kF32Epsilon;
   const double rounding = precision == Precision::kBfloat16 ? kBf16Spacing : 0;
@@ -99,18 +111,17 @@ TEST(Gdn, AgreesWithTheRecurrence) {
       for (int64_t tokens : {1, 2, 15, 16, 17, 63, 64, 65, 130, 200}) {
         if (d.value_heads > 8 && tokens != 65) continue;
         for (Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
-          SCOPED_TRACE(testing::Message() << "dims " << d.key_dim << 'x' << d.value_dim
-                                          << " tokens " << tokens << " precision "
-                                          << int(precision));
+          SCOPED_TRACE(testing::Message()
+                       << "dims " << d.key_dim << 'x' << d.value_dim << " tokens " << tokens
+                       << " precision " << int(precision));
           const Sequence q = make_sequence(random, d, tokens);
           State fast(d), plain(d);
           const int64_t count = tokens * d.value_heads * d.value_dim;
           Guarded actual(count), expected(count);
           run(&context, d, q, 0, tokens, tokens, fast, actual, precision);
           run(nullptr, d, q, 0, tokens, tokens, plain, expected, precision);
-          expect_close(actual.data(), expected.data(), count, [&](int64_t i) {
-            return bound(d, expected.data()[i], precision);
-          });
+          expect_close(actual.data(), expected.data(), count,
+                       [&](int64_t i) { return bound(d, expected.data()[i], precision); });
           if (testing::Test::HasFailure()) return;
         }
       }
@@ -118,7 +129,8 @@ TEST(Gdn, AgreesWithTheRecurrence) {
   }
 }
 
-// The oracle continues the kernel's state and the kernel the oracle's, before, at and after borders.
+// The oracle continues the kernel's state and the kernel the oracle's, before, at and after
+// borders.
 TEST(Gdn, StateIsTheOraclesState) {
   Random random;
   SCOPED_TRACE(random.trace());
@@ -190,8 +202,8 @@ TEST(Gdn, SettingBackThePositionForgetsTheLastTokens) {
     const cpu::Context context(pool, *kernels);
     const Dimensions& d = kNano;
     const Sequence q = make_sequence(random, d, 128), other = make_sequence(random, d, 128);
-    for (const auto& [reached, kept] : {std::pair<int64_t, int64_t>{10, 1}, {64, 1}, {64, 63},
-                                        {70, 65}, {128, 65}, {128, 127}}) {
+    for (const auto& [reached, kept] :
+         {std::pair<int64_t, int64_t>{10, 1}, {64, 1}, {64, 63}, {70, 65}, {128, 65}, {128, 127}}) {
       State state(d), clean(d);
       Guarded out(128 * 512), expected(128 * 512);
       run(&context, d, q, 0, kept, kept, state, out, Precision::kFloat32);

@@ -38,10 +38,12 @@ std::vector<Guarded> run(const cpu::Context& context, const Case& c, int64_t beg
     targets.push_back({.weight = weight.view, .y = nullptr, .y_stride = weight.view.rows});
   }
   for (size_t i = 0; i < targets.size(); ++i) targets[i].y = outputs[i].data();
-  Workspace workspace(
-      linear_workspace_floats(end - begin, c.k, context.pool->thread_count()));
-  cpu::linear(context, {.x = c.x.data() + begin * c.k, .tokens = end - begin, .k = c.k,
-                        .targets = targets, .precision = precision,
+  Workspace workspace(linear_workspace_floats(end - begin, c.k, context.pool->thread_count()));
+  cpu::linear(context, {.x = c.x.data() + begin * c.k,
+                        .tokens = end - begin,
+                        .k = c.k,
+                        .targets = targets,
+                        .precision = precision,
                         .workspace = workspace.span()});
   for (const Guarded& output : outputs) EXPECT_TRUE(output.intact());
   EXPECT_TRUE(workspace.intact());
@@ -69,8 +71,12 @@ void compare_with_oracle(const Case& c, int64_t tokens, const std::vector<Guarde
     const MatrixView& weight = c.weights[i].view;
     std::vector<float> expected(size_t(tokens * weight.rows));
     const LinearTarget target{.weight = weight, .y = expected.data(), .y_stride = weight.rows};
-    ref::linear({.x = c.x.data(), .tokens = tokens, .k = c.k, .targets = {&target, 1},
-                 .precision = precision, .workspace = {}});
+    ref::linear({.x = c.x.data(),
+                 .tokens = tokens,
+                 .k = c.k,
+                 .targets = {&target, 1},
+                 .precision = precision,
+                 .workspace = {}});
     expect_close(outputs[i].data(), expected.data(), tokens * weight.rows, [&](int64_t at) {
       return bound(weight, c.x.data() + at / weight.rows * c.k, at % weight.rows);
     });
@@ -78,26 +84,32 @@ void compare_with_oracle(const Case& c, int64_t tokens, const std::vector<Guarde
 }
 
 const Shape kNanoProjection{{512, 256, 4, 4}, 256};
-const std::vector<Shape> kShapes = {
-    kNanoProjection,
-    {{128, 128}, 256}, {{256}, 128},           // nano's experts
-    {{1, 2, 3, 5}, 1}, {{7, 131}, 127}, {{33}, 129}, {{260}, 300},  // odd ends and partial blocks
-    {{96, 40}, 2048}, {{72}, 4096}, {{48}, 512},  // widths of the 35B model, fewer rows
+
+const std::vector<Shape> kOddShapes = {
+    // odd ends and partial blocks of scales
+    {{1, 2, 3, 5}, 1},
+    {{7, 131}, 127},
+    {{33}, 129},
+    {{6}, 300},
+};
+const std::vector<Shape> kRealShapes = {
+    kNanoProjection,  {{128, 128}, 256}, {{256}, 128},  // nano
+    {{96, 40}, 2048}, {{40}, 4096},      {{48}, 512},   // widths of the 35B model, fewer rows
 };
 
-TEST(Linear, AgreesWithTheOracle) {
+void sweep(const std::vector<Shape>& shapes, const std::vector<int64_t>& token_counts) {
   Random random;
   SCOPED_TRACE(random.trace());
   ThreadPool pool(2);
   for (const cpu::Kernels* kernels : all_levels()) {
     SCOPED_TRACE(level_trace(*kernels));
-    for (const Shape& shape : kShapes) {
+    for (const Shape& shape : shapes) {
       for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3}) {
-        for (int64_t tokens : {1, 3, 4, 9, 18}) {
+        for (int64_t tokens : token_counts) {
           for (Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
-            SCOPED_TRACE(testing::Message() << "k " << shape.k << " rows " << shape.rows[0] << ' '
-                                            << dtype_name(dtype) << " tokens " << tokens
-                                            << " precision " << int(precision));
+            SCOPED_TRACE(testing::Message()
+                         << "k " << shape.k << " rows " << shape.rows[0] << ' ' << dtype_name(dtype)
+                         << " tokens " << tokens << " precision " << int(precision));
             const Case c = make_case(random, shape, {dtype}, tokens);
             const auto outputs = run({pool, *kernels}, c, 0, tokens, precision);
             compare_with_oracle(c, tokens, outputs, precision);
@@ -107,6 +119,14 @@ TEST(Linear, AgreesWithTheOracle) {
       }
     }
   }
+}
+
+TEST(Linear, AgreesWithTheOracleAtOddSizes) {
+  sweep(kOddShapes, {1, 2, 15, 16, 17, 63, 64, 65, 130});
+}
+
+TEST(Linear, AgreesWithTheOracleAtRealSizes) {
+  sweep(kRealShapes, {1, 3, 4, 9, 18});
 }
 
 // One token's result is the same whatever stands beside it and however the work is cut.
@@ -132,9 +152,10 @@ TEST(Linear, BitsDependOnNeitherBatchNorThreads) {
               for (size_t i = 0; i < part.size(); ++i) {
                 const int64_t rows = c.weights[i].view.rows;
                 ASSERT_EQ(std::memcmp(part[i].data(), whole[i].data() + begin * rows,
-                                      size_t((end - begin) * rows) * sizeof(float)), 0)
-                    << "target " << i << " tokens " << begin << " to " << end << " of step "
-                    << step << ", threads " << threads;
+                                      size_t((end - begin) * rows) * sizeof(float)),
+                          0)
+                    << "target " << i << " tokens " << begin << " to " << end << " of step " << step
+                    << ", threads " << threads;
               }
             }
           }
@@ -152,7 +173,10 @@ TEST(Linear, WidensEveryFp8CodeExactly) {
     for (int64_t k = 0; k < kWidth; ++k) m.bytes.push_back(static_cast<unsigned char>(n));
   }
   m.scales.assign(4, 1.0f);
-  m.view = {.data = m.bytes.data(), .scales = m.scales.data(), .rows = kCodes, .cols = kWidth,
+  m.view = {.data = m.bytes.data(),
+            .scales = m.scales.data(),
+            .rows = kCodes,
+            .cols = kWidth,
             .dtype = DType::kF8E4M3};
   ThreadPool pool(1);
   for (const cpu::Kernels* kernels : all_levels()) {
@@ -224,8 +248,12 @@ TEST(Linear, AddsToTheResidualAndRounds) {
         std::copy(before.begin(), before.end(), actual.data());
         Workspace workspace(linear_workspace_floats(tokens, c.k, 2));
         LinearTarget target{.weight = weight, .y = expected.data(), .y_stride = weight.rows};
-        LinearArgs args{.x = c.x.data(), .tokens = tokens, .k = c.k, .targets = {&target, 1},
-                        .output = LinearArgs::Output::kAddToResidual, .precision = precision,
+        LinearArgs args{.x = c.x.data(),
+                        .tokens = tokens,
+                        .k = c.k,
+                        .targets = {&target, 1},
+                        .output = LinearArgs::Output::kAddToResidual,
+                        .precision = precision,
                         .workspace = workspace.span()};
         ref::linear(args);
         target.y = actual.data();

@@ -56,14 +56,20 @@ TEST(Route, AgreesWithTheOracle) {
           const auto gate = random_matrix(random, DType::kBF16, shape.experts, shape.hidden, 0.1f);
           const auto shared = random_matrix(random, DType::kBF16, 1, shape.hidden, 0.1f);
           const auto x = random.bf16_normals(tokens * shape.hidden);
-          const RouteArgs args{.x = x.data(), .tokens = tokens, .gate = gate.view,
-                               .shared_gate = shared.view, .top_k = shape.top_k,
-                               .normalise = normalise, .expert_ids = nullptr,
-                               .expert_weights = nullptr, .shared_weight = nullptr,
+          const RouteArgs args{.x = x.data(),
+                               .tokens = tokens,
+                               .gate = gate.view,
+                               .shared_gate = shared.view,
+                               .top_k = shape.top_k,
+                               .normalise = normalise,
+                               .expert_ids = nullptr,
+                               .expert_weights = nullptr,
+                               .shared_weight = nullptr,
                                .workspace = {}};
           const Routing expected = run_route(nullptr, args);
           const Routing actual = run_route(&context, args);
-          const double sum_of_magnitudes = 4 * 0.1 * double(shape.hidden);  // |w| <= 0.4, |x| <= 1..
+          const double sum_of_magnitudes =
+              4 * 0.1 * double(shape.hidden);  // |w| <= 0.4, |x| <= 1..
           const double error =
               (double(shape.hidden) / 128 + 24) * kF32Epsilon * sum_of_magnitudes + 1e-6;
           expect_close(actual.weights.data(), expected.weights.data(), tokens * shape.top_k,
@@ -91,9 +97,15 @@ TEST(Route, BitsDependOnNeitherBatchNorThreads) {
       const auto gate = random_matrix(random, DType::kBF16, shape.experts, shape.hidden, 0.1f);
       const auto shared = random_matrix(random, DType::kBF16, 1, shape.hidden, 0.1f);
       const auto x = random.normals(kTokens * shape.hidden);
-      RouteArgs args{.x = x.data(), .tokens = kTokens, .gate = gate.view,
-                     .shared_gate = shared.view, .top_k = shape.top_k, .normalise = true,
-                     .expert_ids = nullptr, .expert_weights = nullptr, .shared_weight = nullptr,
+      RouteArgs args{.x = x.data(),
+                     .tokens = kTokens,
+                     .gate = gate.view,
+                     .shared_gate = shared.view,
+                     .top_k = shape.top_k,
+                     .normalise = true,
+                     .expert_ids = nullptr,
+                     .expert_weights = nullptr,
+                     .shared_weight = nullptr,
                      .workspace = {}};
       ThreadPool one(1);
       const cpu::Context alone(one, *kernels);
@@ -124,10 +136,16 @@ TEST(Route, EqualLogitsGoToTheLowerId) {
   const MatrixView view{.data = gate.data(), .rows = 8, .cols = 4, .dtype = DType::kF32};
   for (const cpu::Kernels* kernels : all_levels()) {
     const cpu::Context context(pool, *kernels);
-    const Routing routing = run_route(
-        &context, {.x = x.data(), .tokens = 1, .gate = view, .shared_gate = {}, .top_k = 3,
-                   .normalise = true, .expert_ids = nullptr, .expert_weights = nullptr,
-                   .shared_weight = nullptr, .workspace = {}});
+    const Routing routing = run_route(&context, {.x = x.data(),
+                                                 .tokens = 1,
+                                                 .gate = view,
+                                                 .shared_gate = {},
+                                                 .top_k = 3,
+                                                 .normalise = true,
+                                                 .expert_ids = nullptr,
+                                                 .expert_weights = nullptr,
+                                                 .shared_weight = nullptr,
+                                                 .workspace = {}});
     EXPECT_EQ(routing.ids, (std::vector<int32_t>{0, 1, 2}));
   }
 }
@@ -145,10 +163,16 @@ TEST(Route, NanInputGivesNanWeightsAndValidIds) {
       auto x = random.normals(8);
       if (all) x[0] = NAN;
       const MatrixView view{.data = gate.data(), .rows = 16, .cols = 8, .dtype = DType::kF32};
-      const Routing routing = run_route(
-          &context, {.x = x.data(), .tokens = 1, .gate = view, .shared_gate = {}, .top_k = 4,
-                     .normalise = true, .expert_ids = nullptr, .expert_weights = nullptr,
-                     .shared_weight = nullptr, .workspace = {}});
+      const Routing routing = run_route(&context, {.x = x.data(),
+                                                   .tokens = 1,
+                                                   .gate = view,
+                                                   .shared_gate = {},
+                                                   .top_k = 4,
+                                                   .normalise = true,
+                                                   .expert_ids = nullptr,
+                                                   .expert_weights = nullptr,
+                                                   .shared_weight = nullptr,
+                                                   .workspace = {}});
       const std::set<int32_t> distinct(routing.ids.begin(), routing.ids.end());
       EXPECT_EQ(distinct.size(), 4u);
       EXPECT_GE(*distinct.begin(), 0);
@@ -198,7 +222,8 @@ struct Tokens {
 };
 
 Tokens make_tokens(Random& random, const Experts& e, int64_t count) {
-  Tokens t{random.bf16_normals(count * e.hidden), random.bf16_normals(count * e.hidden), {}, {}, {}};
+  Tokens t{
+      random.bf16_normals(count * e.hidden), random.bf16_normals(count * e.hidden), {}, {}, {}};
   const auto experts = static_cast<int64_t>(e.views.size());
   for (int64_t i = 0; i < count; ++i) {
     std::set<int32_t> ids;
@@ -215,12 +240,18 @@ Tokens make_tokens(Random& random, const Experts& e, int64_t count) {
 
 MoeArgs args_for(const Experts& e, const Tokens& tokens, int64_t begin, int64_t end,
                  Precision precision) {
-  return {.x = tokens.x.data() + begin * e.hidden, .tokens = end - begin, .hidden = e.hidden,
-          .experts = e.views, .shared = e.shared, .top_k = e.top_k,
+  return {.x = tokens.x.data() + begin * e.hidden,
+          .tokens = end - begin,
+          .hidden = e.hidden,
+          .experts = e.views,
+          .shared = e.shared,
+          .top_k = e.top_k,
           .expert_ids = tokens.ids.data() + begin * e.top_k,
           .expert_weights = tokens.weights.data() + begin * e.top_k,
-          .shared_weight = tokens.shared_weights.data() + begin, .precision = precision,
-          .residual = nullptr, .workspace = {}};
+          .shared_weight = tokens.shared_weights.data() + begin,
+          .precision = precision,
+          .residual = nullptr,
+          .workspace = {}};
 }
 
 Guarded run_moe(const cpu::Context& context, const Experts& e, const Tokens& tokens, int64_t begin,
@@ -238,17 +269,17 @@ Guarded run_moe(const cpu::Context& context, const Experts& e, const Tokens& tok
 }
 
 const std::vector<MoeShape> kMoeShapes = {
-    {32, 256, 128, 128, 4},   // nano
-    {6, 2048, 512, 512, 3},   // 35B with fewer experts
-    {3, 300, 70, 0, 2}, {2, 65, 130, 33, 1}, {2, 16, 1, 1, 2},
+    {32, 256, 128, 128, 4},  // nano
+    {6, 2048, 512, 512, 3},  // 35B with fewer experts
+    {3, 300, 70, 0, 2},     {2, 65, 130, 33, 1}, {2, 16, 1, 1, 2},
 };
 
-// In FP32 a product errs by (16 + k/128 + 6) epsilons of sum |w x| (see linear_test). With |w| about
-// 0.2 and |x| about 1 the chain gate/up -> SiLU product -> down keeps that relative to the same sums
-// of magnitudes; 64 + both depths covers the three products and the functions between them.
-// In BF16 a hidden value may in addition fall on the other side of a rounding boundary, one spacing
-// apart. That is rare (an error of 1e-6 against a spacing of 2^-7), so beside the loose bound by
-// element the root mean square must stay below 2^-10 of that of the values.
+// In FP32 a product errs by (16 + k/128 + 6) epsilons of sum |w x| (see linear_test). With |w|
+// about 0.2 and |x| about 1 the chain gate/up -> SiLU product -> down keeps that relative to the
+// same sums of magnitudes; 64 + both depths covers the three products and the functions between
+// them. In BF16 a hidden value may in addition fall on the other side of a rounding boundary, one
+// spacing apart. That is rare (an error of 1e-6 against a spacing of 2^-7), so beside the loose
+// bound by element the root mean square must stay below 2^-10 of that of the values.
 void compare_moe(const Experts& e, const Tokens& tokens, const Guarded& actual,
                  Precision precision) {
   const auto count = static_cast<int64_t>(tokens.shared_weights.size());
@@ -284,9 +315,9 @@ TEST(Moe, AgreesWithTheOracle) {
           if (shape.hidden > 1000 && count > 2) continue;
           const Tokens tokens = make_tokens(random, e, count);
           for (Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
-            SCOPED_TRACE(testing::Message() << "hidden " << shape.hidden << " tokens " << count
-                                            << ' ' << dtype_name(dtype) << " precision "
-                                            << int(precision));
+            SCOPED_TRACE(testing::Message()
+                         << "hidden " << shape.hidden << " tokens " << count << ' '
+                         << dtype_name(dtype) << " precision " << int(precision));
             const Guarded actual = run_moe({pool, *kernels}, e, tokens, 0, count, precision);
             compare_moe(e, tokens, actual, precision);
             if (testing::Test::HasFailure()) return;
@@ -317,7 +348,8 @@ TEST(Moe, BitsDependOnNeitherBatchNorThreads) {
                 const int64_t end = std::min(begin + step, kTokens);
                 const Guarded part = run_moe({pool, *kernels}, e, tokens, begin, end, precision);
                 ASSERT_EQ(std::memcmp(part.data(), whole.data() + begin * e.hidden,
-                                      size_t(part.size()) * sizeof(float)), 0)
+                                      size_t(part.size()) * sizeof(float)),
+                          0)
                     << "tokens " << begin << " to " << end << ", threads " << threads;
               }
             }

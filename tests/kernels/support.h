@@ -17,8 +17,8 @@
 
 namespace moray {
 
-inline constexpr double kF32Epsilon = 0x1p-24;   // half a unit in the last place of FP32, relative
-inline constexpr double kBf16Spacing = 0x1p-7;   // largest distance of BF16 neighbours, relative
+inline constexpr double kF32Epsilon = 0x1p-24;  // half a unit in the last place of FP32, relative
+inline constexpr double kBf16Spacing = 0x1p-7;  // largest distance of BF16 neighbours, relative
 
 // A generator with a fresh seed; put SCOPED_TRACE(random.trace()) beside it.
 class Random {
@@ -80,7 +80,8 @@ struct OwnedMatrix {
   MatrixView view;
 };
 
-inline uint16_t float_to_f16_truncated(float value) {  // any F16 near value; exactness is not needed
+inline uint16_t float_to_f16_truncated(
+    float value) {  // any F16 near value; exactness is not needed
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const int exponent = static_cast<int>(bits >> 23 & 0xff) - 112;
   if (exponent <= 0) return static_cast<uint16_t>(bits >> 16 & 0x8000);

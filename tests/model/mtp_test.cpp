@@ -101,6 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Tiny, Mtp, ::testing::Values("tiny-fused", "tiny-fp8"),
 TEST(MtpAbsent, PromisedButMissingIsANoteAndNoError) {
   const Fixture fixture = load_fixture("tiny-experts");
   EXPECT_FALSE(has_mtp(*fixture.weights));
+  EXPECT_EQ(config_of(*fixture.weights).mtp_layers, 0);
   ASSERT_EQ(notes_of(*fixture.weights).size(), 1u);
   EXPECT_NE(notes_of(*fixture.weights)[0].find("mtp"), std::string::npos);
 }

@@ -1,4 +1,5 @@
-// attention: prepares heads and appends to the cache, then walks keys in ranges on an absolute grid.
+// attention: prepares heads and appends to the cache, then walks keys in ranges on an absolute
+// grid.
 //
 // Invariant: every query's softmax is taken range by range (kRangeKeys keys, absolute grid) and the
 // ranges are merged in ascending order, whether one worker walks them all (prefill) or each is a
@@ -13,8 +14,8 @@ namespace moray::cpu {
 
 namespace {
 
-// Scores of a block, [kBlockQueries, kRangeKeys] FP32, are 64 KiB: second-cache size, and a range of
-// BF16 keys 256 KiB at head_dim 256.
+// Scores of a block, [kBlockQueries, kRangeKeys] FP32, are 64 KiB: second-cache size, and a range
+// of BF16 keys 256 KiB at head_dim 256.
 constexpr int64_t kRangeKeys = 512;
 constexpr int64_t kBlockQueries = 32;
 constexpr int64_t kPrepareTokens = 8;
@@ -41,7 +42,9 @@ Shape shape_of(const AttentionArgs& args) {
   return shape;
 }
 
-int64_t block_queries(const Shape& shape) { return shape.block_tokens * shape.group; }
+int64_t block_queries(const Shape& shape) {
+  return shape.block_tokens * shape.group;
+}
 
 // A worker's: scores, one range's partial results and the merged ones, linear's scratch.
 int64_t scratch_floats(const Shape& shape) {
@@ -92,9 +95,15 @@ void prepare_token(const Kernels& kernels, const AttentionArgs& args, const Shap
   float* const head_out = sine + args.rotary_dim / 2;
   rotation(args, position, cosine, sine);
   const bool round = args.precision == Precision::kBfloat16;
-  HeadJob job{.x = nullptr, .weight = args.q_norm, .cosine = cosine, .sine = sine, .dim = dim,
-              .rotary_dim = args.rotary_dim, .eps = args.eps,
-              .zero_centred = args.norm_kind == NormKind::kZeroCentred, .round = round,
+  HeadJob job{.x = nullptr,
+              .weight = args.q_norm,
+              .cosine = cosine,
+              .sine = sine,
+              .dim = dim,
+              .rotary_dim = args.rotary_dim,
+              .eps = args.eps,
+              .zero_centred = args.norm_kind == NormKind::kZeroCentred,
+              .round = round,
               .out = head_out};
   for (int64_t head = 0; head < args.heads; ++head) {
     job.x = args.q_gate + (t * args.heads + head) * dim * (args.has_gate ? 2 : 1);
@@ -143,8 +152,12 @@ Block make_block(const AttentionArgs& args, const Shape& shape, int64_t kv_head,
   return block;
 }
 
-float* largest_of(const AttentionArgs& args, float* part) { return part + args.head_dim; }
-float* total_of(const AttentionArgs& args, float* part) { return part + args.head_dim + 1; }
+float* largest_of(const AttentionArgs& args, float* part) {
+  return part + args.head_dim;
+}
+float* total_of(const AttentionArgs& args, float* part) {
+  return part + args.head_dim + 1;
+}
 
 // Softmax and p V of one range for a block; parts[q] gets sums, largest score and total.
 void attend_range(const Kernels& kernels, const AttentionArgs& args, const Shape& shape,
@@ -157,8 +170,8 @@ void attend_range(const Kernels& kernels, const AttentionArgs& args, const Shape
   job.weight = cache_row(args, args.cache.keys, block.kv_head, begin);
   job.k = args.head_dim;
   job.row_end = keys;
-  job.x = buffers.engine == Engine::kBf16 ? static_cast<const void*>(buffers.q_bf16)
-                                          : buffers.q_f32;
+  job.x =
+      buffers.engine == Engine::kBf16 ? static_cast<const void*>(buffers.q_bf16) : buffers.q_f32;
   job.x_stride = shape.padded;
   job.x_rows = block.rows;
   job.tokens = block.queries;
@@ -176,9 +189,14 @@ void attend_range(const Kernels& kernels, const AttentionArgs& args, const Shape
                          total_of(args, part));
   }
   kernels.add_values({.values = cache_row(args, args.cache.values, block.kv_head, begin),
-                      .bf16 = args.cache.dtype == DType::kBF16, .dim = args.head_dim, .p = scores,
-                      .p_stride = kRangeKeys, .ends = ends, .queries = block.queries,
-                      .sums = parts, .sum_stride = shape.part_floats});
+                      .bf16 = args.cache.dtype == DType::kBF16,
+                      .dim = args.head_dim,
+                      .p = scores,
+                      .p_stride = kRangeKeys,
+                      .ends = ends,
+                      .queries = block.queries,
+                      .sums = parts,
+                      .sum_stride = shape.part_floats});
 }
 
 // Merges the next range's partial result into the running one.
@@ -309,8 +327,8 @@ namespace moray {
 int64_t attention_workspace_floats(const AttentionArgs& args, int threads) {
   const cpu::Shape shape = cpu::shape_of(args);
   return cpu::kCacheLineFloats + cpu::carved(args.tokens * args.heads * shape.padded) +
-         threads * std::max(cpu::scratch_floats(shape),
-                            cpu::carved(args.rotary_dim + args.head_dim)) +
+         threads *
+             std::max(cpu::scratch_floats(shape), cpu::carved(args.rotary_dim + args.head_dim)) +
          cpu::part_floats(args, shape);
 }
 

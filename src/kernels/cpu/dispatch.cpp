@@ -67,7 +67,9 @@ Kernels make_avx512_kernels() {
 
 }  // namespace
 
-std::string_view level_name(Level level) { return level == Level::kAvx2 ? "avx2" : "avx512"; }
+std::string_view level_name(Level level) {
+  return level == Level::kAvx2 ? "avx2" : "avx512";
+}
 
 Result<Level> cpu_level() {
   const std::string missing = missing_for_avx2();

@@ -10,7 +10,9 @@ namespace {
 // About 10 us of work: less is not worth waking another thread.
 constexpr int64_t kUnitElements = 16384;
 
-int64_t rows_of_unit(int64_t dim) { return std::max<int64_t>(1, kUnitElements / dim); }
+int64_t rows_of_unit(int64_t dim) {
+  return std::max<int64_t>(1, kUnitElements / dim);
+}
 
 }  // namespace
 

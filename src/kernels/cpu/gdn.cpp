@@ -75,12 +75,21 @@ void input_block(const Kernels& kernels, const GdnArgs& args, const Buffers& buf
     rows[i] = t >= 0 ? args.qkv + t * channels : buffers.history + (before + t) * channels;
   }
   const int64_t gates = begin * args.value_heads;
-  kernels.gdn_input({.rows = rows, .conv_weight = args.conv_weight, .b = args.b + gates,
-                     .a = args.a + gates, .a_log = args.a_log, .dt_bias = args.dt_bias,
-                     .tokens = count, .taps = args.conv_taps, .key_heads = args.key_heads,
-                     .value_heads = args.value_heads, .key_dim = args.key_dim,
-                     .value_dim = args.value_dim, .mixed = buffers.mixed + begin * channels,
-                     .beta = buffers.beta + gates, .g = buffers.g + gates});
+  kernels.gdn_input({.rows = rows,
+                     .conv_weight = args.conv_weight,
+                     .b = args.b + gates,
+                     .a = args.a + gates,
+                     .a_log = args.a_log,
+                     .dt_bias = args.dt_bias,
+                     .tokens = count,
+                     .taps = args.conv_taps,
+                     .key_heads = args.key_heads,
+                     .value_heads = args.value_heads,
+                     .key_dim = args.key_dim,
+                     .value_dim = args.value_dim,
+                     .mixed = buffers.mixed + begin * channels,
+                     .beta = buffers.beta + gates,
+                     .g = buffers.g + gates});
 }
 
 void run_head(const Kernels& kernels, const GdnArgs& args, const Buffers& buffers, int64_t head,
@@ -88,15 +97,24 @@ void run_head(const Kernels& kernels, const GdnArgs& args, const Buffers& buffer
   const int64_t dk = args.key_dim, dv = args.value_dim;
   const int64_t key_head = head / (args.value_heads / args.key_heads);
   const float* const q = buffers.mixed + key_head * dk;
-  kernels.gdn_head({.q = q, .k = q + args.key_heads * dk,
+  kernels.gdn_head({.q = q,
+                    .k = q + args.key_heads * dk,
                     .v = buffers.mixed + 2 * args.key_heads * dk + head * dv,
-                    .mixed_stride = channels_of(args), .beta = buffers.beta + head,
-                    .g = buffers.g + head, .gate_stride = args.value_heads,
-                    .z = args.z + head * dv, .out = args.out + head * dv,
-                    .out_stride = args.value_heads * dv, .norm_weight = args.norm_weight,
-                    .eps = args.eps, .round = args.precision == Precision::kBfloat16,
-                    .tokens = args.tokens, .position = args.position, .key_dim = dk,
-                    .value_dim = dv, .s = args.state.s + head * dk * dv,
+                    .mixed_stride = channels_of(args),
+                    .beta = buffers.beta + head,
+                    .g = buffers.g + head,
+                    .gate_stride = args.value_heads,
+                    .z = args.z + head * dv,
+                    .out = args.out + head * dv,
+                    .out_stride = args.value_heads * dv,
+                    .norm_weight = args.norm_weight,
+                    .eps = args.eps,
+                    .round = args.precision == Precision::kBfloat16,
+                    .tokens = args.tokens,
+                    .position = args.position,
+                    .key_dim = dk,
+                    .value_dim = dv,
+                    .s = args.state.s + head * dk * dv,
                     .keys = args.state.keys + key_head * kDeltaChunk * dk,
                     .writes = args.state.writes + head * kDeltaChunk * dv,
                     .log_decay = args.state.log_decay + head * kDeltaChunk,

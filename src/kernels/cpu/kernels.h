@@ -11,9 +11,10 @@
 
 namespace moray::cpu {
 
-// How linear reads its input. kBf16 products need AVX512_BF16; its input is packed, [tokens,
-// padded], rows padded with zeros to a multiple of 128 as for kF32.
+// How a product reads its input: rows padded with zeros to a multiple of 128; FP32, or BF16 for
+// products by AVX512_BF16.
 enum class Engine : uint8_t { kF32, kBf16 };
+inline constexpr int kEngines = 2;
 
 // Rows [row_begin, row_end) of one matrix times `tokens` rows of x.
 struct LinearJob {
@@ -28,9 +29,9 @@ struct LinearJob {
   int64_t tokens;
   float* y;  // y[t * y_stride + row - row_begin]
   int64_t y_stride;
-  bool add;        // y += rather than y =
-  bool round_sum;  // to BF16, after the addition
-  void* scratch;   // kLinearTileRows * padded_k(k) floats
+  bool add;          // y += rather than y =
+  bool round_sum;    // to BF16, after the addition
+  void* scratch;     // kLinearTileRows * padded_k(k) floats
   const void* next;  // what this worker reads after these rows, to be prefetched; may be null
 };
 inline constexpr int64_t kLinearTileRows = 16;
@@ -49,8 +50,9 @@ struct SiluJob {
   const float* gate;  // [tokens, rows], stride `stride`
   const float* up;    // likewise
   int64_t tokens, rows, stride;
-  void* out;  // float or BF16 bits by `engine`; out[t * out_stride + r]
+  void* out;  // rows as `engine` reads them, out_stride elements apart
   int64_t out_stride;
+  int64_t out_column;  // of r = 0, a multiple of 16
   Engine engine;
   bool round;
 };
@@ -59,9 +61,9 @@ struct SiluJob {
 struct CombineJob {
   float* residual;  // [tokens, rows], stride `residual_stride`
   int64_t tokens, rows, residual_stride;
-  const float* y;  // [*, rows], dense
-  const int32_t* index;     // [tokens, slots] rows of y
-  const float* weights;     // [tokens, slots]
+  const float* y;        // [*, rows], dense
+  const int32_t* index;  // [tokens, slots] rows of y
+  const float* weights;  // [tokens, slots]
   int64_t slots;
   const float* shared_y;       // [tokens, rows], dense, or null
   const float* shared_weight;  // [tokens]
@@ -121,10 +123,10 @@ struct HeadJob {
 
 // Adds p V over one range of keys to the sums of some queries.
 struct ValuesJob {
-  const void* values;   // [keys, dim] of the range
-  bool bf16;            // else float
+  const void* values;  // [keys, dim] of the range
+  bool bf16;           // else float
   int64_t dim;
-  const float* p;       // [queries, p_stride]
+  const float* p;  // [queries, p_stride]
   int64_t p_stride;
   const int32_t* ends;  // [queries] keys each may see, counted from the range's first
   int64_t queries;
@@ -135,7 +137,8 @@ struct ValuesJob {
 struct Kernels {
   Level level;
   bool has_bf16_products;
-  void (*linear[2][4])(const LinearJob&);  // [Engine][weight_kind]; kBf16 only for BF16 and FP8
+  // [Engine][WeightKind]; kBf16 only for BF16 and FP8 weights.
+  void (*linear[kEngines][4])(const LinearJob&);
   void (*pack_f32)(const float* x, int64_t k, float* out, int64_t padded);
   void (*pack_bf16)(const float* x, int64_t k, uint16_t* out, int64_t padded);
   void (*widen)(const void* from, int weight_kind, int64_t count, float* out);

@@ -1,6 +1,4 @@
 // linear: packs the input once for each engine in use, then cuts all targets' rows into units.
-#include <array>
-
 #include "src/kernels/cpu/cpu.h"
 #include "src/kernels/cpu/kernels.h"
 #include "src/kernels/cpu/partition.h"
@@ -19,47 +17,31 @@ namespace moray::cpu {
 
 namespace {
 
-// The input as each engine reads it; a pointer is null if no target needs it.
-struct PackedInput {
-  const float* f32 = nullptr;
-  int64_t f32_stride = 0;
-  const uint16_t* bf16 = nullptr;
-  int64_t bf16_stride = 0;
-};
-
 // Below this many elements packing is cheaper than starting a loop for it.
 constexpr int64_t kSerialPackElements = 32768;
 
-template <typename Element>
-Element* pack(const Context& context, const LinearArgs& args, Carver& carver,
-              void (*pack_row)(const float*, int64_t, Element*, int64_t)) {
-  const int64_t padded = padded_k(args.k);
-  Element* const out = carver.take<Element>(args.tokens * padded);
+const void* pack(const Context& context, const LinearArgs& args, Engine engine, Carver& carver) {
+  const int64_t padded = padded_k(args.k), row_bytes = padded * element_bytes(engine);
+  char* const out = carver.take<char>(args.tokens * row_bytes);
   const int64_t block = std::max<int64_t>(1, kSerialPackElements / padded);
   context.pool->run(divide_up(args.tokens, block), [&](int64_t unit, int) {
     const int64_t end = std::min((unit + 1) * block, args.tokens);
     for (int64_t t = unit * block; t < end; ++t) {
-      pack_row(args.x + t * args.k, args.k, out + t * padded, padded);
+      pack_row(*context.kernels, engine, args.x + t * args.k, args.k, out + t * row_bytes);
     }
   });
   return out;
 }
 
 PackedInput pack_input(const Context& context, const LinearArgs& args, Carver& carver) {
-  bool needs_f32 = false, needs_bf16 = false;
+  PackedInput packed;
   for (const LinearTarget& target : args.targets) {
-    const bool bf16 =
-        engine_for(*context.kernels, args.precision, target.weight.dtype) == Engine::kBf16;
-    (bf16 ? needs_bf16 : needs_f32) = true;
-  }
-  PackedInput packed{.f32 = args.x, .f32_stride = args.k};
-  if (needs_f32 && args.k % kScaleBlock != 0) {
-    packed.f32 = pack(context, args, carver, context.kernels->pack_f32);
-    packed.f32_stride = padded_k(args.k);
-  }
-  if (needs_bf16) {
-    packed.bf16 = pack(context, args, carver, context.kernels->pack_bf16);
-    packed.bf16_stride = padded_k(args.k);
+    const Engine engine = engine_for(*context.kernels, args.precision, target.weight.dtype);
+    const int at = static_cast<int>(engine);
+    if (packed.rows[at]) continue;
+    const bool in_place = engine == Engine::kF32 && args.k % kScaleBlock == 0;
+    packed.rows[at] = in_place ? args.x : pack(context, args, engine, carver);
+    packed.stride[at] = padded_k(args.k);
   }
   return packed;
 }
@@ -68,14 +50,19 @@ void run_unit(const Kernels& kernels, const LinearArgs& args, const PackedInput&
               const LinearTarget& target, int64_t row_begin, int64_t row_end, float* scratch) {
   const Engine engine = engine_for(kernels, args.precision, target.weight.dtype);
   LinearJob job = linear_job(target.weight, row_begin, row_end);
-  job.x = engine == Engine::kBf16 ? static_cast<const void*>(packed.bf16) : packed.f32;
-  job.x_stride = engine == Engine::kBf16 ? packed.bf16_stride : packed.f32_stride;
+  job.x = packed.rows[static_cast<int>(engine)];
+  job.x_stride = packed.stride[static_cast<int>(engine)];
   job.tokens = args.tokens;
   job.y = target.y + row_begin;
   job.y_stride = target.y_stride;
   job.add = args.output == LinearArgs::Output::kAddToResidual;
   job.round_sum = job.add && args.precision == Precision::kBfloat16;
   job.scratch = scratch;
+  const LinearTarget* const following = &target + 1;
+  const bool ends = row_end == target.weight.rows;
+  if (ends && following < args.targets.data() + args.targets.size()) {
+    job.next = following->weight.data;
+  }
   run_linear(kernels, engine, target.weight.dtype, job);
 }
 

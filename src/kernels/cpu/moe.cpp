@@ -17,8 +17,8 @@ namespace {
 // Bounds a worker's scratch for gate and up; large enough that widening an expert's weights again
 // for the next group does not show.
 constexpr int64_t kGroupTokens = 128;
-constexpr int64_t kGateRows = 64;  // most rows of a gate/up unit
-constexpr int64_t kDownRows = 64;  // most rows of a down unit
+constexpr int64_t kGateRows = 64;         // most rows of a gate/up unit
+constexpr int64_t kDownRows = 64;         // most rows of a down unit
 constexpr int64_t kDownRowsPrefill = 16;  // keeps [assignments, rows] of FP32 in the second cache
 constexpr int64_t kDecodeTokens = 8;
 
@@ -30,8 +30,8 @@ struct Group {
 
 // One 4-byte plane each, so that a Carver can hand them out.
 struct Plan {
-  int32_t* position;     // [tokens * top_k] sorted position of assignment t * top_k + slot
-  int32_t* token;        // [tokens * top_k + tokens] token of each hidden row
+  int32_t* position;      // [tokens * top_k] sorted position of assignment t * top_k + slot
+  int32_t* token;         // [tokens * top_k + tokens] token of each hidden row
   int32_t* group_fields;  // [groups, 3]
   int64_t group_count;
   int64_t assignments;
@@ -54,8 +54,8 @@ Dimensions dimensions_of(const MoeArgs& args) {
   const int64_t assignments = args.tokens * args.top_k;
   const int64_t experts = std::min(static_cast<int64_t>(args.experts.size()), assignments);
   return {.inner = padded_k(inner),
-          .groups = experts + divide_up(assignments, kGroupTokens) +
-                    divide_up(args.tokens, kGroupTokens),
+          .groups =
+              experts + divide_up(assignments, kGroupTokens) + divide_up(args.tokens, kGroupTokens),
           .rows = assignments + args.tokens};
 }
 
@@ -108,10 +108,8 @@ Plan make_plan(const MoeArgs& args, const Dimensions& size, Carver& carver) {
 
 // The input and the hidden values as the products read them.
 struct Buffers {
-  const float* x_f32;
-  int64_t x_f32_stride;
-  const uint16_t* x_bf16;
-  void* inner;  // [rows, inner], BF16 bits or floats as the expert's down matrix is read
+  PackedInput x;
+  char* inner;  // [rows, inner_stride] as each expert's down matrix reads it; rows spaced for FP32
   int64_t inner_stride;
   float* scratch;
   int64_t scratch_stride;
@@ -121,10 +119,14 @@ const ExpertView& expert_of(const MoeArgs& args, const Group& group) {
   return group.expert < 0 ? args.shared : args.experts[size_t(group.expert)];
 }
 
-// Where row `row` of the hidden buffer starts; rows are spaced for floats whatever they hold.
-void* inner_row(const Buffers& buffers, int64_t row, int64_t column, Engine engine) {
-  char* start = static_cast<char*>(buffers.inner) + row * buffers.inner_stride * 4;
-  return start + column * (engine == Engine::kBf16 ? 2 : 4);
+// Where row `row` of the hidden buffer starts.
+void* inner_row(const Buffers& buffers, int64_t row) {
+  return buffers.inner + row * buffers.inner_stride * int64_t{sizeof(float)};
+}
+
+// Elements between rows of the hidden buffer.
+int64_t inner_stride(const Buffers& buffers, Engine engine) {
+  return buffers.inner_stride * int64_t{sizeof(float)} / element_bytes(engine);
 }
 
 const char* row_start(const MatrixView& weight, int64_t row) {
@@ -136,8 +138,8 @@ void gate_up_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
                   int worker) {
   const ExpertView& expert = expert_of(args, group);
   float* const widened = buffers.scratch + worker * buffers.scratch_stride;
-  float* const gate = widened + carved(kLinearTileRows * std::max(padded_k(args.hidden),
-                                                                 buffers.inner_stride));
+  float* const gate =
+      widened + carved(kLinearTileRows * std::max(padded_k(args.hidden), buffers.inner_stride));
   float* const up = gate + kGroupTokens * kGateRows;
   const int64_t rows = row_end - row;
   const char* const up_rows = row_start(expert.up, row);
@@ -148,8 +150,8 @@ void gate_up_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
     const Engine engine = engine_for(kernels, args.precision, weight.dtype);
     LinearJob job = linear_job(weight, row, row_end);
     job.next = next;
-    job.x = engine == Engine::kBf16 ? static_cast<const void*>(buffers.x_bf16) : buffers.x_f32;
-    job.x_stride = engine == Engine::kBf16 ? padded_k(args.hidden) : buffers.x_f32_stride;
+    job.x = buffers.x.rows[static_cast<int>(engine)];
+    job.x_stride = buffers.x.stride[static_cast<int>(engine)];
     job.x_rows = plan.token + group.begin;
     job.tokens = group.count;
     job.y = y;
@@ -158,24 +160,23 @@ void gate_up_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
     run_linear(kernels, engine, weight.dtype, job);
   }
   const Engine engine = engine_for(kernels, args.precision, expert.down.dtype);
-  SiluJob silu{.gate = gate, .up = up, .tokens = group.count, .rows = rows, .stride = rows,
-               .out = inner_row(buffers, group.begin, row, engine),
-               .out_stride = buffers.inner_stride * (engine == Engine::kBf16 ? 2 : 1),
-               .engine = engine, .round = args.precision == Precision::kBfloat16};
-  kernels.silu_product(silu);
-  if (row_end != expert.gate.rows) return;
-  const int64_t size = engine == Engine::kBf16 ? 2 : 4;
-  for (int64_t t = 0; t < group.count; ++t) {  // products read whole slices
-    auto* rest = static_cast<char*>(inner_row(buffers, group.begin + t, row_end, engine));
-    std::fill(rest, rest + (padded_k(row_end) - row_end) * size, char{0});
-  }
+  kernels.silu_product({.gate = gate,
+                        .up = up,
+                        .tokens = group.count,
+                        .rows = rows,
+                        .stride = rows,
+                        .out = inner_row(buffers, group.begin),
+                        .out_stride = inner_stride(buffers, engine),
+                        .out_column = row,
+                        .engine = engine,
+                        .round = args.precision == Precision::kBfloat16});
 }
 
 void down_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
                const Buffers& buffers, int64_t row, int64_t row_end, int worker) {
   float* const widened = buffers.scratch + worker * buffers.scratch_stride;
-  float* const y = widened + carved(kLinearTileRows * std::max(padded_k(args.hidden),
-                                                              buffers.inner_stride));
+  float* const y =
+      widened + carved(kLinearTileRows * std::max(padded_k(args.hidden), buffers.inner_stride));
   const int64_t rows = row_end - row;
   for (int64_t g = 0; g < plan.group_count; ++g) {
     const Group group = plan.group(g);
@@ -185,8 +186,8 @@ void down_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
     if (g + 1 < plan.group_count) {
       job.next = row_start(expert_of(args, plan.group(g + 1)).down, row);
     }
-    job.x = inner_row(buffers, group.begin, 0, engine);
-    job.x_stride = buffers.inner_stride * (engine == Engine::kBf16 ? 2 : 1);
+    job.x = inner_row(buffers, group.begin);
+    job.x_stride = inner_stride(buffers, engine);
     job.tokens = group.count;
     job.y = y + group.begin * rows;
     job.y_stride = rows;
@@ -194,38 +195,75 @@ void down_unit(const Kernels& kernels, const MoeArgs& args, const Plan& plan,
     run_linear(kernels, engine, weight.dtype, job);
   }
   const bool has_shared = !args.shared.empty();
-  kernels.combine({.residual = args.residual + row, .tokens = args.tokens, .rows = rows,
-                   .residual_stride = args.hidden, .y = y, .index = plan.position,
-                   .weights = args.expert_weights, .slots = args.top_k,
+  kernels.combine({.residual = args.residual + row,
+                   .tokens = args.tokens,
+                   .rows = rows,
+                   .residual_stride = args.hidden,
+                   .y = y,
+                   .index = plan.position,
+                   .weights = args.expert_weights,
+                   .slots = args.top_k,
                    .shared_y = has_shared ? y + plan.assignments * rows : nullptr,
                    .shared_weight = args.shared_weight,
                    .round = args.precision == Precision::kBfloat16});
 }
 
-Buffers make_buffers(const Context& context, const MoeArgs& args, const Dimensions& size,
-                     Carver& carver) {
+// Packs x for every engine that a group's gate or up matrix uses.
+PackedInput pack_tokens(const Context& context, const MoeArgs& args, const Plan& plan,
+                        float* space) {
   const int64_t padded = padded_k(args.hidden);
-  Buffers buffers{};
-  float* const x_f32 = carver.take<float>(args.tokens * padded);
-  uint16_t* const x_bf16 = carver.take<uint16_t>(args.tokens * padded);
-  const bool pack_f32 = padded != args.hidden;
-  const bool pack_bf16 =
-      context.kernels->has_bf16_products && args.precision == Precision::kBfloat16;
-  context.pool->run(divide_up(args.tokens, 64), [&](int64_t unit, int) {
-    for (int64_t t = unit * 64; t < std::min((unit + 1) * 64, args.tokens); ++t) {
-      const float* x = args.x + t * args.hidden;
-      if (pack_f32) context.kernels->pack_f32(x, args.hidden, x_f32 + t * padded, padded);
-      if (pack_bf16) context.kernels->pack_bf16(x, args.hidden, x_bf16 + t * padded, padded);
+  PackedInput packed;
+  for (int64_t g = 0; g < plan.group_count; ++g) {
+    const ExpertView& expert = expert_of(args, plan.group(g));
+    for (DType dtype : {expert.gate.dtype, expert.up.dtype}) {
+      const Engine engine = engine_for(*context.kernels, args.precision, dtype);
+      const int at = static_cast<int>(engine);
+      if (packed.rows[at]) continue;
+      packed.stride[at] = padded;
+      if (engine == Engine::kF32 && padded == args.hidden) {
+        packed.rows[at] = args.x;
+        continue;
+      }
+      char* const rows = reinterpret_cast<char*>(space + at * carved(args.tokens * padded));
+      packed.rows[at] = rows;
+      context.pool->run(divide_up(args.tokens, 64), [&](int64_t unit, int) {
+        for (int64_t t = unit * 64; t < std::min((unit + 1) * 64, args.tokens); ++t) {
+          pack_row(*context.kernels, engine, args.x + t * args.hidden, args.hidden,
+                   rows + t * padded * element_bytes(engine));
+        }
+      });
     }
-  });
-  buffers.x_f32 = pack_f32 ? x_f32 : args.x;
-  buffers.x_f32_stride = pack_f32 ? padded : args.hidden;
-  buffers.x_bf16 = x_bf16;
-  buffers.inner = carver.take<float>(size.rows * size.inner);
+  }
+  return packed;
+}
+
+// Products read whole slices of 128: zeros where a group's hidden values end within one.
+void clear_inner_ends(const Context& context, const MoeArgs& args, const Plan& plan,
+                      const Buffers& buffers) {
+  for (int64_t g = 0; g < plan.group_count; ++g) {
+    const Group group = plan.group(g);
+    const MatrixView& down = expert_of(args, group).down;
+    if (down.cols % kScaleBlock == 0) continue;
+    const Engine engine = engine_for(*context.kernels, args.precision, down.dtype);
+    const int64_t size = element_bytes(engine), end = padded_k(down.cols) * size;
+    for (int64_t row = group.begin; row < group.begin + group.count; ++row) {
+      char* const start = static_cast<char*>(inner_row(buffers, row));
+      std::fill(start + end - kScaleBlock * size, start + end, char{0});
+    }
+  }
+}
+
+Buffers make_buffers(const Context& context, const MoeArgs& args, const Dimensions& size,
+                     const Plan& plan, Carver& carver) {
+  Buffers buffers{};
+  buffers.x =
+      pack_tokens(context, args, plan,
+                  carver.take<float>(kEngines * carved(args.tokens * padded_k(args.hidden))));
+  buffers.inner = reinterpret_cast<char*>(carver.take<float>(size.rows * size.inner));
   buffers.inner_stride = size.inner;
   buffers.scratch_stride = scratch_floats(args, size);
-  buffers.scratch =
-      carver.take<float>(context.pool->thread_count() * buffers.scratch_stride);
+  buffers.scratch = carver.take<float>(context.pool->thread_count() * buffers.scratch_stride);
+  clear_inner_ends(context, args, plan, buffers);
   return buffers;
 }
 
@@ -238,7 +276,7 @@ void moe(const Context& context, const MoeArgs& args) {
   const Dimensions size = dimensions_of(args);
   Carver carver(args.workspace);
   const Plan plan = make_plan(args, size, carver);
-  const Buffers buffers = make_buffers(context, args, size, carver);
+  const Buffers buffers = make_buffers(context, args, size, plan, carver);
 
   // Units of the first loop: every group has as many as the widest expert; surplus ones are empty.
   int64_t inner_rows = 0;
@@ -271,7 +309,7 @@ int64_t moe_workspace_floats(const MoeArgs& args, int threads) {
   const int64_t padded = cpu::padded_k(args.hidden);
   return cpu::kCacheLineFloats + cpu::carved(args.tokens * args.top_k) + cpu::carved(size.rows) +
          cpu::carved(size.groups * 3) + cpu::carved(int64_t(args.experts.size()) + 1) +
-         2 * cpu::carved(args.tokens * padded) + cpu::carved(size.rows * size.inner) +
+         cpu::kEngines * cpu::carved(args.tokens * padded) + cpu::carved(size.rows * size.inner) +
          threads * cpu::carved(cpu::scratch_floats(args, size));
 }
 

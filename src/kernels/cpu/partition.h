@@ -13,11 +13,17 @@ namespace moray::cpu {
 
 inline constexpr int64_t kCacheLineFloats = 16;
 
-constexpr int64_t divide_up(int64_t amount, int64_t unit) { return (amount + unit - 1) / unit; }
-constexpr int64_t round_up(int64_t amount, int64_t unit) { return divide_up(amount, unit) * unit; }
+constexpr int64_t divide_up(int64_t amount, int64_t unit) {
+  return (amount + unit - 1) / unit;
+}
+constexpr int64_t round_up(int64_t amount, int64_t unit) {
+  return divide_up(amount, unit) * unit;
+}
 
 // K as products read it: whole slices of 128.
-constexpr int64_t padded_k(int64_t k) { return round_up(k, kScaleBlock); }
+constexpr int64_t padded_k(int64_t k) {
+  return round_up(k, kScaleBlock);
+}
 
 // Hands out 64-byte aligned pieces of a workspace, in order; running out is a bug.
 class Carver {
@@ -45,15 +51,22 @@ class Carver {
 };
 
 // Floats that take<T>(count) uses, T of 4 bytes; sums of these plus kCacheLineFloats suffice.
-constexpr int64_t carved(int64_t count) { return round_up(count, kCacheLineFloats); }
+constexpr int64_t carved(int64_t count) {
+  return round_up(count, kCacheLineFloats);
+}
 
 constexpr int weight_kind(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return kWeightF32;
-    case DType::kF16: return kWeightF16;
-    case DType::kBF16: return kWeightBf16;
-    case DType::kF8E4M3: return kWeightFp8;
-    default: return -1;
+    case DType::kF32:
+      return kWeightF32;
+    case DType::kF16:
+      return kWeightF16;
+    case DType::kBF16:
+      return kWeightBf16;
+    case DType::kF8E4M3:
+      return kWeightFp8;
+    default:
+      return -1;
   }
 }
 
@@ -61,9 +74,29 @@ constexpr int weight_kind(DType dtype) {
 // allows them and the weight widens to BF16 exactly.
 inline Engine engine_for(const Kernels& kernels, Precision precision, DType dtype) {
   const bool exact = dtype == DType::kBF16 || dtype == DType::kF8E4M3;
-  return precision == Precision::kBfloat16 && kernels.has_bf16_products && exact ? Engine::kBf16
-                                                                               : Engine::kF32;
+  const bool rounds = precision == Precision::kBfloat16;
+  return exact && rounds && kernels.has_bf16_products ? Engine::kBf16 : Engine::kF32;
 }
+
+constexpr int64_t element_bytes(Engine engine) {
+  return engine == Engine::kF32 ? 4 : 2;
+}
+
+// Packs one row of k elements, padded, as an engine reads it.
+inline void pack_row(const Kernels& kernels, Engine engine, const float* x, int64_t k, void* out) {
+  if (engine == Engine::kF32) {
+    kernels.pack_f32(x, k, static_cast<float*>(out), padded_k(k));
+  } else {
+    kernels.pack_bf16(x, k, static_cast<uint16_t*>(out), padded_k(k));
+  }
+}
+
+// The input of a product as each engine in use reads it; null where none does. FP32 rows without
+// padding are read where they are.
+struct PackedInput {
+  const void* rows[kEngines] = {};
+  int64_t stride[kEngines] = {};  // elements
+};
 
 // The job of one matrix's rows with everything but input and output filled in.
 inline LinearJob linear_job(const MatrixView& weight, int64_t row_begin, int64_t row_end) {

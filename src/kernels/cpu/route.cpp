@@ -78,7 +78,10 @@ void route(const Context& context, const RouteArgs& args) {
   float* const worker_space = carver.take<float>(threads * worker_floats);
   if (rows_first) {
     const LinearTarget target{.weight = args.gate, .y = logits, .y_stride = experts};
-    linear(context, {.x = args.x, .tokens = args.tokens, .k = hidden, .targets = {&target, 1},
+    linear(context, {.x = args.x,
+                     .tokens = args.tokens,
+                     .k = hidden,
+                     .targets = {&target, 1},
                      .precision = Precision::kFloat32,
                      .workspace = args.workspace.subspan(
                          static_cast<size_t>(worker_space - args.workspace.data()))});
@@ -106,8 +109,8 @@ namespace moray {
 
 int64_t route_workspace_floats(int64_t tokens, int64_t hidden, int64_t experts, int threads) {
   const int64_t padded = cpu::padded_k(hidden);
-  const int64_t worker = cpu::carved(cpu::kUnitTokens * padded) +
-                         cpu::carved(cpu::kLinearTileRows * padded);
+  const int64_t worker =
+      cpu::carved(cpu::kUnitTokens * padded) + cpu::carved(cpu::kLinearTileRows * padded);
   return 2 * cpu::kCacheLineFloats + cpu::carved(tokens * experts) +
          std::max(threads * worker,
                   linear_workspace_floats(std::min(tokens, cpu::kUnitTokens), hidden, threads));

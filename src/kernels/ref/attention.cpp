@@ -27,8 +27,14 @@ void cache_store(void* data, DType dtype, int64_t index, float value) {
 std::vector<float> prepare_head(const AttentionArgs& args, const float* x, const float* weight,
                                 int64_t position) {
   std::vector<float> normed(static_cast<size_t>(args.head_dim));
-  rms_norm({.x = x, .weight = weight, .rows = 1, .dim = args.head_dim, .eps = args.eps,
-            .kind = args.norm_kind, .precision = Precision::kFloat32, .out = normed.data()});
+  rms_norm({.x = x,
+            .weight = weight,
+            .rows = 1,
+            .dim = args.head_dim,
+            .eps = args.eps,
+            .kind = args.norm_kind,
+            .precision = Precision::kFloat32,
+            .out = normed.data()});
   const int64_t half = args.rotary_dim / 2;
   std::vector<float> out(normed.size());
   for (size_t i = 0; i < out.size(); ++i) out[i] = round_to(args.precision, normed[i]);

@@ -22,14 +22,18 @@ T load(const void* data, int64_t index) {
 double weight_at(const MatrixView& weight, int64_t row, int64_t col) {
   const int64_t index = row * weight.cols + col;
   switch (weight.dtype) {
-    case DType::kF32: return load<float>(weight.data, index);
-    case DType::kF16: return f16_to_float(load<uint16_t>(weight.data, index));
-    case DType::kBF16: return bf16_to_float(load<uint16_t>(weight.data, index));
+    case DType::kF32:
+      return load<float>(weight.data, index);
+    case DType::kF16:
+      return f16_to_float(load<uint16_t>(weight.data, index));
+    case DType::kBF16:
+      return bf16_to_float(load<uint16_t>(weight.data, index));
     case DType::kF8E4M3: {
       const int64_t block = row / kScaleBlock * weight.scale_cols() + col / kScaleBlock;
       return double{f8e4m3_to_float(load<uint8_t>(weight.data, index))} * weight.scales[block];
     }
-    default: break;
+    default:
+      break;
   }
   CHECK(false, "no weight has dtype", dtype_name(weight.dtype));
   return 0;
@@ -40,8 +44,12 @@ float round_to(Precision precision, double value) {
   return precision == Precision::kBfloat16 ? round_to_bf16(single) : single;
 }
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double silu(double x) { return x / (1 + std::exp(-x)); }
+double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+double silu(double x) {
+  return x / (1 + std::exp(-x));
+}
 
 void embed(const EmbedArgs& args) {
   const int64_t hidden = args.table.cols;

@@ -15,7 +15,9 @@ namespace {
 
 using Doubles = std::vector<double>;
 
-double softplus(double x) { return x > 20 ? x : std::log1p(std::exp(x)); }
+double softplus(double x) {
+  return x > 20 ? x : std::log1p(std::exp(x));
+}
 
 // S at `position`, one value head, from what the state holds.
 Doubles running_state(const GdnArgs& args, int64_t head) {
@@ -98,8 +100,8 @@ void step(const GdnArgs& args, int64_t t, int64_t head, const Doubles& q, const 
   const double factor = 1 / std::sqrt(squares / double(dv) + args.eps);
   for (int64_t c = 0; c < dv; ++c) {
     const int64_t at = (t * nv + head) * dv + c;
-    args.out[at] = round_to(args.precision, o[size_t(c)] * factor * args.norm_weight[c] *
-                                                silu(args.z[at]));
+    args.out[at] =
+        round_to(args.precision, o[size_t(c)] * factor * args.norm_weight[c] * silu(args.z[at]));
   }
 }
 

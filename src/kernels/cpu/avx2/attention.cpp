@@ -5,6 +5,8 @@
 
 namespace moray::cpu {
 
-void fill_attention_avx2(Kernels& table) { fill_attention<Lanes>(table); }
+void fill_attention_avx2(Kernels& table) {
+  fill_attention<Lanes>(table);
+}
 
 }  // namespace moray::cpu

@@ -1,7 +1,6 @@
+#include "src/kernels/cpu/avx512/lanes.h"
 #include "src/kernels/cpu/generic/gdn_head.h"
 #include "src/kernels/cpu/generic/gdn_input.h"
-
-#include "src/kernels/cpu/avx512/lanes.h"
 #include "src/kernels/cpu/tables.h"
 
 namespace moray::cpu {

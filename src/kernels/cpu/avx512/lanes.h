@@ -1,7 +1,8 @@
-// Sixteen FP32 lanes: the vocabulary the loops of generic/ are written in, for AVX-512 F, BW, VL, DQ.
+// Sixteen FP32 lanes: the vocabulary the loops of generic/ are written in, for AVX-512 F, BW, VL,
+// DQ.
 //
-// Invariant: the type is local to each source file (unnamed namespace), so every template made of it
-// is local too and no AVX-512 copy of a shared inline function can reach a narrower machine.
+// Invariant: the type is local to each source file (unnamed namespace), so every template made of
+// it is local too and no AVX-512 copy of a shared inline function can reach a narrower machine.
 // sum_rows() adds lanes in one fixed tree (i and i+8, i+4, i+2, i+1) wherever a vector stands.
 #pragma once
 
@@ -15,9 +16,9 @@ namespace {
 struct Lanes {
   using F = __m512;
   static constexpr int kWidth = 16;
-  static constexpr int kTileTokens = 4;    // linear: tokens a register tile of 4 rows
-  static constexpr int kTileColumns = 4;   // vectors of columns a register tile of 4 rows
-  static constexpr int kPairColumns = 8;   // vectors of columns a register tile of 2 rows
+  static constexpr int kTileTokens = 4;   // linear: tokens a register tile of 4 rows
+  static constexpr int kTileColumns = 4;  // vectors of columns a register tile of 4 rows
+  static constexpr int kPairColumns = 8;  // vectors of columns a register tile of 2 rows
 
   static F zero() { return _mm512_setzero_ps(); }
   static F set(float value) { return _mm512_set1_ps(value); }
@@ -134,8 +135,7 @@ struct Lanes {
     const __m512d high01 = _mm512_castps_pd(_mm512_unpackhi_ps(r0, r1));
     const __m512d low23 = _mm512_castps_pd(_mm512_unpacklo_ps(r2, r3));
     const __m512d high23 = _mm512_castps_pd(_mm512_unpackhi_ps(r2, r3));
-    const __m512i order =
-        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const auto sorted = [order](__m512d v) {
       return _mm512_permutexvar_ps(order, _mm512_castpd_ps(v));
     };

@@ -1,99 +1,21 @@
 // Matrix rows times tokens: the loops of linear and moe, over an engine and a weight reader.
 //
-// Invariant: one order of summation per output, whatever the tile. A slice of 128 weights is summed
-// lane by lane into `part` (step after step), part times the block's scale is added to `sum` (slice
-// after slice), and sum's lanes are added in the tree of Lanes. Tiles differ only in how many outputs
-// they hold at a time.
+// Invariant: one order of summation per output, whatever the tile. A slice of 128 weights is
+// summed lane by lane into `part` (step after step), part times the block's scale is added to
+// `sum` (slice after slice), and sum's lanes are added in the tree of Lanes. Tiles differ only in
+// how many outputs they hold at a time.
 //
-// An engine E has X (element of x), Wide (weights of one product), kStep (elements a product takes)
-// and mad(sum, wide, x). A reader R turns stored weights into two Wides and notices NaN codes.
+// Engines and readers are in linear_readers.h.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
+#include "src/kernels/cpu/generic/linear_readers.h"
 #include "src/kernels/cpu/kernels.h"
 
 namespace moray::cpu {
 namespace {
-
-constexpr int64_t kSlice = 128;
-
-template <class L>
-struct F32Engine {
-  using X = float;
-  using F = typename L::F;
-  using Wide = typename L::F;
-  static constexpr int kStep = L::kWidth;
-  static F mad(F sum, Wide weights, const float* x) { return L::fma(weights, L::load(x), sum); }
-  static void store_wide(float* to, Wide weights) { L::store(to, weights); }
-};
-
-// Readers. kBytes a weight; kScale: what the slice's scale must be multiplied with.
-template <class L>
-struct ReadF32 {
-  static constexpr int kBytes = 4;
-  static constexpr float kScale = 1;
-  static constexpr bool kPrefetch = true;
-  void load(const char* from, typename L::F& a, typename L::F& b) {
-    const auto* floats = reinterpret_cast<const float*>(from);
-    a = L::load(floats);
-    b = L::load(floats + L::kWidth);
-  }
-  bool saw_nan() const { return false; }
-};
-
-template <class L>
-struct ReadF16 {
-  static constexpr int kBytes = 2;
-  static constexpr float kScale = 1;
-  static constexpr bool kPrefetch = true;
-  void load(const char* from, typename L::F& a, typename L::F& b) {
-    a = L::load_f16(from);
-    b = L::load_f16(from + 2 * L::kWidth);
-  }
-  bool saw_nan() const { return false; }
-};
-
-template <class L>
-struct ReadBf16 {
-  static constexpr int kBytes = 2;
-  static constexpr float kScale = 1;
-  static constexpr bool kPrefetch = true;
-  void load(const char* from, typename L::F& a, typename L::F& b) {
-    a = L::load_bf16(from);
-    b = L::load_bf16(from + 2 * L::kWidth);
-  }
-  bool saw_nan() const { return false; }
-};
-
-template <class L>
-struct ReadFp8 {
-  static constexpr int kBytes = 1;
-  static constexpr bool kPrefetch = true;
-  static constexpr float kScale = 256;  // Lanes::load_fp8 gives values / 256
-  typename L::Codes magnitudes = L::no_codes();
-  void load(const char* from, typename L::F& a, typename L::F& b) {
-    L::load_fp8(from, a, b, magnitudes);
-  }
-  bool saw_nan() const { return L::has_nan_code(magnitudes); }
-};
-
-// Weights widened earlier; NaN codes were noticed then.
-template <class E, class R>
-struct ReadWidened {
-  static constexpr int kBytes = sizeof(typename E::X);
-  static constexpr float kScale = R::kScale;
-  static constexpr bool kPrefetch = false;  // in the first or second cache already
-  void load(const char* from, typename E::Wide& a, typename E::Wide& b) {
-    a = *reinterpret_cast<const UnalignedWide*>(from);
-    b = *reinterpret_cast<const UnalignedWide*>(from + sizeof(typename E::Wide));
-  }
-  bool saw_nan() const { return false; }
-
- private:
-  typedef typename E::Wide UnalignedWide __attribute__((aligned(4), may_alias));
-};
 
 // What one tile multiplies: `rows` consecutive rows from `row0` (row_bytes apart), `tokens` rows x.
 template <class E>
@@ -112,6 +34,14 @@ inline void multiply_slice(const char* const (&row)[rows], R (&reader)[rows], in
                            typename E::F (&part)[rows][tokens]) {
 #pragma GCC unroll 16
   for (int k = 0; k < kSlice; k += 2 * E::kStep) {
+    typename E::Wide x0[tokens], x1[tokens];
+#pragma GCC unroll 4
+    for (int t = 0; t < tokens; ++t) {
+      x0[t] = E::load(x[t] + x_offset + k);
+      x1[t] = E::load(x[t] + x_offset + k + E::kStep);
+      // Kept in registers for all rows; GCC would load them again for each.
+      asm("" : "+v"(x0[t]), "+v"(x1[t]));
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
       typename E::Wide a, b;
@@ -124,8 +54,8 @@ inline void multiply_slice(const char* const (&row)[rows], R (&reader)[rows], in
       }
 #pragma GCC unroll 4
       for (int t = 0; t < tokens; ++t) {
-        part[r][t] = E::mad(part[r][t], a, x[t] + x_offset + k);
-        part[r][t] = E::mad(part[r][t], b, x[t] + x_offset + k + E::kStep);
+        part[r][t] = E::mad(part[r][t], a, x0[t]);
+        part[r][t] = E::mad(part[r][t], b, x1[t]);
       }
     }
   }
@@ -152,8 +82,9 @@ inline void add_slice(const Tile<E>& tile, int64_t slice, const char* const (&ro
 
 // out[t * rows + r] for a tile of rows in {1, 4}.
 template <class L, class E, class R, int rows, int tokens>
-inline void multiply_tile(const Tile<E>& tile, const typename E::X* const (&x)[tokens],
-                          float* out) {
+[[gnu::always_inline]] inline void multiply_tile(const Tile<E>& tile,
+                                                 const typename E::X* const (&x)[tokens],
+                                                 float* out) {
   typename E::F sum[rows][tokens];
   R reader[rows];
   const char* row[rows];
@@ -194,13 +125,13 @@ inline void multiply_tile(const Tile<E>& tile, const typename E::X* const (&x)[t
 }
 
 // Stores a tile's sums, after the addition and rounding the job asks for.
-template <class L>
-inline void store_outputs(const LinearJob& job, const float* sums, int rows, int64_t row,
-                          int64_t token, int tokens) {
+template <class L, int rows, int tokens>
+[[gnu::always_inline]] inline void store_outputs(const LinearJob& job, const float* sums,
+                                                 int64_t row, int64_t token) {
   for (int t = 0; t < tokens; ++t) {
     float* y = job.y + (token + t) * job.y_stride + (row - job.row_begin);
     if (!job.add) {
-      for (int r = 0; r < rows; ++r) y[r] = sums[t * rows + r];
+      std::memcpy(y, sums + t * rows, static_cast<size_t>(rows) * sizeof(float));
       continue;
     }
     typename L::F value = L::add(L::load_first(y, rows), L::load_first(sums + t * rows, rows));
@@ -218,12 +149,13 @@ inline void find_rows(const LinearJob& job, int64_t token, const typename E::X* 
 }
 
 template <class L, class E, class R, int rows, int tokens>
-inline void run_tile(const LinearJob& job, const Tile<E>& tile, int64_t row, int64_t token) {
+[[gnu::always_inline]] inline void run_tile(const LinearJob& job, const Tile<E>& tile, int64_t row,
+                                            int64_t token) {
   const typename E::X* x[tokens];
   find_rows<E, tokens>(job, token, x);
   float sums[rows * tokens];
   multiply_tile<L, E, R, rows, tokens>(tile, x, sums);
-  store_outputs<L>(job, sums, rows, row, token, tokens);
+  store_outputs<L, rows, tokens>(job, sums, row, token);
 }
 
 // `rows` rows times all tokens of [token, job.tokens) in tiles as wide as possible.
@@ -243,9 +175,9 @@ inline void run_tokens(const LinearJob& job, const Tile<E>& tile, int64_t row, i
 }
 
 // Weights are asked for this many bytes before their use. The hardware's prefetchers lose the four
-// row streams of a tile at each matrix and page border: 0, 1024, 2048, 4096, 8192 bytes gave 64, 35,
-// 31, 22, 24 us for the nano experts of a token, read from memory by one thread, and 1.79, 1.52, 1.41,
-// 1.36, 1.12 ms for those of the 35B model (bench_kernels moe, Zen 5).
+// row streams of a tile at each matrix and page border: 0, 1024, 2048, 4096, 8192 bytes gave 64,
+// 35, 31, 22, 24 us for the nano experts of a token, read from memory by one thread, and 1.79,
+// 1.52, 1.41, 1.36, 1.12 ms for those of the 35B model (bench_kernels moe, Zen 5).
 constexpr int64_t kPrefetchBytes = 8192;
 
 // Rows [row, row_end) from `tile` on, all tokens, weights read as R stores them.
@@ -297,31 +229,6 @@ void linear_direct(const LinearJob& job) {
   }
 }
 
-// One row as E reads it, zero up to a multiple of a slice; a NaN code makes all of it NaN, which is
-// what the row's output must be.
-template <class E, class R>
-inline void widen_row(const char* from, int64_t k, typename E::X* to, typename E::Wide nan) {
-  R reader;
-  typename E::X* const begin = to;
-  for (int64_t done = 0; done < k; done += kSlice, from += kSlice * R::kBytes) {
-    alignas(64) char copy[kSlice * R::kBytes];
-    const char* slice = from;
-    if (k - done < kSlice) {
-      std::memset(copy, 0, sizeof(copy));
-      std::memcpy(copy, from, static_cast<size_t>((k - done) * R::kBytes));
-      slice = copy;
-    }
-    for (int i = 0; i < kSlice; i += 2 * E::kStep, to += 2 * E::kStep) {
-      typename E::Wide a, b;
-      reader.load(slice + i * R::kBytes, a, b);
-      E::store_wide(to, a);
-      E::store_wide(to + E::kStep, b);
-    }
-  }
-  if (!reader.saw_nan()) return;
-  for (typename E::X* at = begin; at < to; at += E::kStep) E::store_wide(at, nan);
-}
-
 // Rows are widened once into scratch, kLinearTileRows at a time, and reused by all tokens.
 template <class L, class E, class R>
 void linear_widened(const LinearJob& job, typename E::Wide nan) {
@@ -333,8 +240,8 @@ void linear_widened(const LinearJob& job, typename E::Wide nan) {
       widen_row<E, R>(static_cast<const char*>(job.weight) + r * job.k * R::kBytes, job.k,
                       wide + (r - row) * padded, nan);
     }
-    const Tile<E> tile{reinterpret_cast<const char*>(wide),
-                       padded * int64_t{sizeof(typename E::X)}, scales_of(job, row), padded, 0};
+    const Tile<E> tile{reinterpret_cast<const char*>(wide), padded * int64_t{sizeof(typename E::X)},
+                       scales_of(job, row), padded, 0};
     run_block<L, E, ReadWidened<E, R>>(job, tile, row, end);
     row = end;
   }

@@ -8,8 +8,8 @@
 namespace moray::cpu {
 namespace {
 
-// e^x within 2 ulp (denormal results within one denormal step), 0 below -104, infinity above 89.
-// x = n ln2 + r, |r| <= ln2/2; e^r = 1 + r + r^2 p(r), p the least-maximum fit of degree 4 (relative
+// e^x within 2 ulp (denormal results within one denormal step), 0 below -104, infinity above 89. x
+// = n ln2 + r, |r| <= ln2/2; e^r = 1 + r + r^2 p(r), p the least-maximum fit of degree 4 (relative
 // error 2^-28, below the rounding of the sum).
 template <class L>
 inline typename L::F exp_of(typename L::F x) {

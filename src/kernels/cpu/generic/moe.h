@@ -16,13 +16,14 @@ void silu_product_rows(const SiluJob& job) {
       const auto gate = load_some<L>(job.gate + t * job.stride + i, count);
       const auto up = load_some<L>(job.up + t * job.stride + i, count);
       const auto value = L::mul(silu_of<L>(gate), up);
-      const int64_t at = t * job.out_stride + i;
-      if (job.engine == Engine::kBf16) {
-        L::store_bf16_first(static_cast<uint16_t*>(job.out) + at, value, count);
-      } else {
-        store_some<L>(static_cast<float*>(job.out) + at, job.round ? L::round_bf16(value) : value,
-                      count);
+      const int64_t at = job.out_column + i;
+      if (job.engine == Engine::kF32) {
+        float* const row = static_cast<float*>(job.out) + t * job.out_stride;
+        store_some<L>(row + at, job.round ? L::round_bf16(value) : value, count);
+        return;
       }
+      auto* const row = static_cast<uint16_t*>(job.out) + t * job.out_stride;
+      L::store_bf16_first(row + at, value, count);
     });
   }
 }
