@@ -115,7 +115,8 @@ Result<std::vector<TokenId>> end_tokens_of(const Checkpoint& checkpoint,
 
 SamplingOptions sampling_of(const GenerationDefaults& defaults) {
   SamplingOptions sampling;
-  sampling.temperature = defaults.temperature.value_or(sampling.temperature);
+  const bool is_greedy = defaults.do_sample == false;  // only if the file says so
+  if (!is_greedy) sampling.temperature = defaults.temperature.value_or(sampling.temperature);
   sampling.top_k = defaults.top_k.value_or(sampling.top_k);
   sampling.top_p = defaults.top_p.value_or(sampling.top_p);
   sampling.min_p = defaults.min_p.value_or(sampling.min_p);

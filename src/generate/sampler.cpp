@@ -204,7 +204,7 @@ void Sampler::keep_all(std::span<const float> logits) {
   }
 }
 
-// A heap of the k best so far, its worst on top. Ids ascend, so an equal later logit displaces none.
+// A heap of the k best so far, its worst on top. Ids ascend, so a later equal displaces none.
 void Sampler::keep_top_k(std::span<const float> logits) {
   const size_t k = static_cast<size_t>(options_.top_k);
   for (const Run& run : runs_) {

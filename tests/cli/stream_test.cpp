@@ -35,7 +35,7 @@ std::string shown_on_terminal(const std::vector<std::string>& arguments) {
   return shown;
 }
 
-// How long the tiny model takes is unknown, so runs are added until they last beyond the bar's wait.
+// How long the tiny model takes is unknown: runs are added until they last beyond the bar's wait.
 TEST(Streams, ATerminalSeesAProgressBarThatGoes) {
   std::string shown;
   for (int runs = 10; runs <= 10000 && shown.find("pp2000 [") == std::string::npos; runs *= 10) {
@@ -120,7 +120,7 @@ TEST(Streams, CtrlCEndsABench) {
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1);  // pp4 and no torn tg2000
 }
 
-// A small model is copied while loading and does not notice; from a larger one a page is missed, and
+// A small model is copied while loading and does not notice; of a larger one a page is missed, and
 // that is one line and an exit code. Never a crash, never another text.
 TEST(Streams, B48AModelFileThatShrinksDoesNoHarm) {
   TempFolder folder;
