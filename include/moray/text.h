@@ -2,8 +2,8 @@
 //
 // Everything here is loaded from the checkpoint's own files (tokenizer.json, tokenizer_config.json,
 // chat_template.jinja, generation_config.json) and is immutable afterwards, so any number of
-// threads may share it. A control token can only come from scaffolding or from a caller who asks for
-// it: content is tokenized with control tokens off.
+// threads may share it. A control token can only come from scaffolding or from a caller who asks
+// for it: content is tokenized with control tokens off.
 #pragma once
 
 #include <cstdint>
