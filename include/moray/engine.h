@@ -23,14 +23,14 @@
 namespace moray {
 
 struct EngineOptions {
-  std::string model_folder;
+  std::string model_folder = {};
   int threads = 0;          // 0: one a physical core
   int64_t context = 0;      // tokens a session may hold; 0: the model's own, or what memory allows
   int64_t block_tokens = 256;  // tokens a prefill pass; the result does not depend on it
   bool float32 = false;     // FP32 activations: for proofs, slower
-  std::string cpu_level;    // "", "avx2" or "avx512"; "" takes the best the machine has
+  std::string cpu_level = {};  // "", "avx2" or "avx512"; "" takes the best the machine has
   // (bytes read, bytes in all) while loading; false cancels.
-  std::function<bool(int64_t, int64_t)> on_load;
+  std::function<bool(int64_t, int64_t)> on_load = {};
 };
 
 struct SamplingOptions {

@@ -1,9 +1,9 @@
 // Text in and out of a model: tokenize, render a conversation, read tokens back as text.
 //
 // Everything here is loaded from the checkpoint's own files (tokenizer.json, tokenizer_config.json,
-// chat_template.jinja, generation_config.json) and is immutable afterwards, so any number of threads
-// may share it. A control token can only come from scaffolding or from a caller who asks for it:
-// content is tokenized with control tokens off.
+// chat_template.jinja, generation_config.json) and is immutable afterwards, so any number of
+// threads may share it. A control token can only come from scaffolding or from a caller who asks
+// for it: content is tokenized with control tokens off.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,10 @@ class Tokenizer {
 
   virtual ~Tokenizer() = default;
 
-  // Ids of `text` (valid UTF-8, else kInvalidArgument naming the byte offset), id for id what Hugging
-  // Face `tokenizers` gives with add_special_tokens=false. Cost: near-linear in the bytes.
-  virtual Result<std::vector<TokenId>> encode(std::string_view text, ControlTokens control) const = 0;
+  // Ids of `text` (valid UTF-8, else kInvalidArgument naming the byte offset), id for id what
+  // Hugging Face `tokenizers` gives with add_special_tokens=false. Cost: near-linear in the bytes.
+  virtual Result<std::vector<TokenId>> encode(std::string_view text,
+                                              ControlTokens control) const = 0;
 
   // The bytes `id` stands for; empty for ids outside the vocabulary (padding rows) and, when
   // `skip_special`, for tokens flagged special. The view lives as long as the tokenizer.

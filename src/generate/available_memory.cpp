@@ -32,7 +32,7 @@ std::optional<int64_t> leading_number(std::string_view text) {
 
 // The number after `key` at the start of a line.
 std::optional<int64_t> line_number(std::string_view text, std::string_view key) {
-  size_t at = text.starts_with(key) ? 0 : text.find("\n" + std::string(key));
+  size_t at = text.starts_with(key) ? 0 : text.find(std::string("\n").append(key));
   if (at == std::string_view::npos) return std::nullopt;
   if (text[at] == '\n') ++at;
   return leading_number(text.substr(at + key.size()));

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <system_error>
 
 #include "src/generate/available_memory.h"
 #include "src/generate/context_plan.h"
@@ -26,10 +27,6 @@ namespace {
 
 constexpr int64_t kBlockTokensMax = 4096;
 constexpr int kThreadsMax = 1024;
-
-// What the pass buffers and the engine's own tables may take, before the workspace can be asked:
-// its largest buffers are [block, a few times hidden] floats.
-constexpr int64_t kWorkspaceBytesPerTokenAndHidden = 64;
 
 class LoadedEngine final : public Engine, public std::enable_shared_from_this<LoadedEngine> {
  public:
@@ -118,7 +115,8 @@ Result<std::vector<TokenId>> end_tokens_of(const Checkpoint& checkpoint,
 
 SamplingOptions sampling_of(const GenerationDefaults& defaults) {
   SamplingOptions sampling;
-  sampling.temperature = defaults.temperature.value_or(sampling.temperature);
+  const bool is_greedy = defaults.do_sample == false;  // only if the file says so
+  if (!is_greedy) sampling.temperature = defaults.temperature.value_or(sampling.temperature);
   sampling.top_k = defaults.top_k.value_or(sampling.top_k);
   sampling.top_p = defaults.top_p.value_or(sampling.top_p);
   sampling.min_p = defaults.min_p.value_or(sampling.min_p);
@@ -174,11 +172,14 @@ Status LoadedEngine::plan(const Checkpoint& checkpoint) {
   question.max_positions = config.max_positions;
   question.available_bytes = available_memory_bytes();
   question.weight_bytes = tensor_bytes(checkpoint, [](std::string_view) { return true; });
-  question.fixed_bytes =
-      options_.block_tokens * config.hidden * kWorkspaceBytesPerTokenAndHidden +
-      config.vocab_rows * static_cast<int64_t>(sizeof(float));
+  const auto workspace_bytes = [&](int64_t tokens) {
+    return Workspace::bytes_needed(config, options_.block_tokens, tokens, pool_->thread_count());
+  };
+  const auto logit_bytes = config.vocab_rows * static_cast<int64_t>(sizeof(float));
+  question.fixed_bytes = workspace_bytes(1) + logit_bytes;
   question.state_bytes = [&](int64_t tokens) {
-    return State::bytes_needed(config, tokens, precision());
+    return State::bytes_needed(config, tokens, precision()) + workspace_bytes(tokens) -
+           workspace_bytes(1);
   };
   ASSIGN_OR_RETURN(context_, plan_context(question));
   if (options_.context == 0 && context_ < config.max_positions) {
@@ -198,12 +199,12 @@ Result<std::shared_ptr<const Engine>> LoadedEngine::load(const EngineOptions& op
   engine->level_ = level.value_or(best);
   ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::open(options.model_folder));
   RETURN_IF_ERROR(engine->load_text(*checkpoint));
+  engine->pool_.emplace(options.threads);
   RETURN_IF_ERROR(engine->plan(*checkpoint));
   engine->expert_bytes_ = tensor_bytes(*checkpoint, is_routed_expert_of_trunk);
   ASSIGN_OR_RETURN(engine->weights_, load_weights(checkpoint, {.progress = options.on_load}));
   const std::span<const std::string> model_notes = notes_of(*engine->weights_);
   engine->notes_.insert(engine->notes_.end(), model_notes.begin(), model_notes.end());
-  engine->pool_.emplace(options.threads);
   engine->workspace_.emplace(config_of(*engine->weights_), options.block_tokens, engine->context_,
                              engine->pool_->thread_count());
   engine->options_.on_load = nullptr;
@@ -280,6 +281,10 @@ Result<std::shared_ptr<const Engine>> Engine::open(const EngineOptions& options)
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::kExhausted,
                   options.model_folder + ": found no memory left while loading, expected more");
+  } catch (const std::system_error& error) {  // what std::thread throws at a limit
+    return Status(StatusCode::kExhausted,
+                  fmt::format("threads: found '{}', expected to start {}", error.what(),
+                              options.threads));
   }
 }
 

@@ -14,7 +14,8 @@ std::string model_display_name(const std::string& folder) {
     if (!name.starts_with(kHubPrefix)) continue;
     name.erase(0, kHubPrefix.size());
     if (const size_t dashes = name.find("--"); dashes != std::string::npos) {
-      name.replace(dashes, 2, "/");
+      name.erase(dashes, 1);
+      name[dashes] = '/';
     }
     return name;
   }

@@ -4,7 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 
 #include "src/base/check.h"
 #include "src/generate/exponential.h"
@@ -22,7 +22,23 @@ Status out_of_range(const char* field, double found, const char* expected) {
                 fmt::format("{}: found {}, expected {}", field, found, expected));
 }
 
+// Rows tested at once: enough for the loop to run in vector registers, few enough that a hit costs
+// little to look at again.
+constexpr TokenId kTestedRows = 64;
+
 bool is_finite(float value) { return value - value == 0; }
+
+bool any_non_finite(const float* logits, TokenId count) {
+  int found = 0;
+  for (TokenId i = 0; i < count; ++i) found |= !is_finite(logits[i]);
+  return found != 0;
+}
+
+bool any_above(const float* logits, TokenId count, float threshold) {
+  int found = 0;
+  for (TokenId i = 0; i < count; ++i) found |= logits[i] > threshold;
+  return found != 0;
+}
 
 }  // namespace
 
@@ -66,13 +82,18 @@ Status validate(const SamplingOptions& options, int64_t token_count) {
 
 Sampler::Sampler(const SamplingOptions& options, std::span<const TokenId> candidates,
                  int64_t vocab_rows)
-    : options_(options), candidates_(candidates) {
+    : options_(options), candidate_count_(static_cast<int64_t>(candidates.size())) {
   CHECK(!candidates.empty() && candidates.back() < vocab_rows, candidates.size(), vocab_rows);
+  for (const TokenId id : candidates) {
+    if (runs_.empty() || runs_.back().end != id) runs_.push_back({id, id});
+    runs_.back().end = id + 1;
+  }
   is_adjusting_ = !options.logit_bias.empty() || options.repetition_penalty != 1 ||
                   options.presence_penalty != 0 || options.frequency_penalty != 0;
   const size_t rows = static_cast<size_t>(vocab_rows);
   adjusted_.resize(rows);
-  if (options.temperature > 0) entries_.reserve(candidates.size());
+  const size_t kept = options.top_k > 0 ? static_cast<size_t>(options.top_k) : candidates.size();
+  if (options.temperature > 0) entries_.reserve(std::min(kept, candidates.size()));
   is_seen_.resize(rows);
   seen_.reserve(rows);
   answer_counts_.resize(rows);
@@ -92,23 +113,42 @@ void Sampler::note_answer(TokenId id) {
   if (answer_counts_[static_cast<size_t>(id)]++ == 0) answer_.push_back(id);
 }
 
-Result<TokenId> Sampler::sample(std::span<const float> logits, int64_t position) {
-  CHECK(logits.size() == adjusted_.size(), logits.size(), adjusted_.size());
-  for (const TokenId id : candidates_) {
-    const float logit = logits[static_cast<size_t>(id)];
-    if (!is_finite(logit)) [[unlikely]] {
-      return Status(StatusCode::kInvalidFile,
-                    fmt::format("logits: found {} for token {} at position {}, expected a finite "
-                                "number (damaged weights or a numeric overflow)",
-                                logit, id, position));
+std::optional<TokenId> Sampler::find_non_finite(std::span<const float> logits) const {
+  for (const Run& run : runs_) {
+    for (TokenId begin = run.begin; begin < run.end; begin += kTestedRows) {
+      const TokenId count = std::min(kTestedRows, run.end - begin);
+      if (!any_non_finite(logits.data() + begin, count)) continue;
+      TokenId id = begin;
+      while (is_finite(logits[static_cast<size_t>(id)])) ++id;
+      return id;
     }
   }
-  adjust(logits);
+  return std::nullopt;
+}
+
+Result<TokenId> Sampler::sample(std::span<const float> logits, int64_t position) {
+  CHECK(logits.size() == adjusted_.size(), logits.size(), adjusted_.size());
+  if (const auto bad = find_non_finite(logits)) {
+    return Status(StatusCode::kInvalidFile,
+                  fmt::format("logits: found {} for token {} at position {}, expected a finite "
+                              "number (damaged weights or a numeric overflow)",
+                              logits[static_cast<size_t>(*bad)], *bad, position));
+  }
+  if (is_adjusting_) {
+    adjust(logits);
+    logits = adjusted_;
+  }
   TokenId id = 0;
   if (options_.temperature == 0) {
-    id = argmax_of_adjusted();
+    id = argmax(logits);
   } else {
-    keep_top_k();
+    is_ranked_ = options_.top_k > 0 && options_.top_k < candidate_count_;
+    entries_.clear();
+    if (is_ranked_) {
+      keep_top_k(logits);
+    } else {
+      keep_all(logits);
+    }
     weigh();
     keep_min_p();
     keep_top_p();
@@ -120,51 +160,81 @@ Result<TokenId> Sampler::sample(std::span<const float> logits, int64_t position)
 
 void Sampler::adjust(std::span<const float> logits) {
   std::copy(logits.begin(), logits.end(), adjusted_.begin());
-  if (!is_adjusting_) return;
-  for (const auto& [id, bias] : options_.logit_bias) adjusted_[static_cast<size_t>(id)] += bias;
+  const auto change = [this](TokenId id, double logit) {
+    constexpr double kMax = std::numeric_limits<float>::max();
+    adjusted_[static_cast<size_t>(id)] = static_cast<float>(std::clamp(logit, -kMax, kMax));
+  };
+  const auto current = [this](TokenId id) -> double { return adjusted_[static_cast<size_t>(id)]; };
+  for (const auto& [id, bias] : options_.logit_bias) change(id, current(id) + bias);
   if (options_.repetition_penalty != 1) {
+    const double penalty = options_.repetition_penalty;
     for (const TokenId id : seen_) {
-      double& logit = adjusted_[static_cast<size_t>(id)];
-      logit = logit > 0 ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
+      const double logit = current(id);
+      change(id, logit > 0 ? logit / penalty : logit * penalty);
     }
   }
   for (const TokenId id : answer_) {
     const double count = answer_counts_[static_cast<size_t>(id)];
-    adjusted_[static_cast<size_t>(id)] -=
-        options_.presence_penalty + options_.frequency_penalty * count;
+    change(id, current(id) - options_.presence_penalty - options_.frequency_penalty * count);
   }
 }
 
-TokenId Sampler::argmax_of_adjusted() const {
-  TokenId best = candidates_[0];
-  double best_logit = adjusted_[static_cast<size_t>(best)];
-  for (const TokenId id : candidates_) {
-    const double logit = adjusted_[static_cast<size_t>(id)];
-    if (logit > best_logit) {
-      best = id;
-      best_logit = logit;
+TokenId Sampler::argmax(std::span<const float> logits) const {
+  TokenId best = runs_[0].begin;
+  float best_logit = logits[static_cast<size_t>(best)];
+  for (const Run& run : runs_) {
+    for (TokenId begin = run.begin; begin < run.end; begin += kTestedRows) {
+      const TokenId end = std::min(begin + kTestedRows, run.end);
+      if (!any_above(logits.data() + begin, end - begin, best_logit)) continue;
+      for (TokenId id = begin; id < end; ++id) {
+        if (logits[static_cast<size_t>(id)] <= best_logit) continue;
+        best = id;
+        best_logit = logits[static_cast<size_t>(id)];
+      }
     }
   }
   return best;
 }
 
-void Sampler::keep_top_k() {
-  entries_.clear();
-  for (const TokenId id : candidates_) {
-    entries_.push_back({adjusted_[static_cast<size_t>(id)], 0, id});
+void Sampler::keep_all(std::span<const float> logits) {
+  for (const Run& run : runs_) {
+    for (TokenId id = run.begin; id < run.end; ++id) {
+      entries_.push_back({logits[static_cast<size_t>(id)], id, 0});
+    }
   }
-  const int64_t k = options_.top_k;
-  is_ranked_ = k > 0 && k < static_cast<int64_t>(entries_.size());
-  if (!is_ranked_) return;
-  std::partial_sort(entries_.begin(), entries_.begin() + k, entries_.end(), ranks_before);
-  entries_.resize(static_cast<size_t>(k));
+}
+
+// A heap of the k best so far, its worst on top. Ids ascend, so a later equal displaces none.
+void Sampler::keep_top_k(std::span<const float> logits) {
+  const size_t k = static_cast<size_t>(options_.top_k);
+  for (const Run& run : runs_) {
+    for (TokenId begin = run.begin; begin < run.end; begin += kTestedRows) {
+      const TokenId end = std::min(begin + kTestedRows, run.end);
+      if (entries_.size() == k &&
+          !any_above(logits.data() + begin, end - begin, entries_[0].logit)) {
+        continue;
+      }
+      for (TokenId id = begin; id < end; ++id) {
+        const float logit = logits[static_cast<size_t>(id)];
+        if (entries_.size() == k) {
+          if (logit <= entries_[0].logit) continue;
+          std::pop_heap(entries_.begin(), entries_.end(), ranks_before);
+          entries_.pop_back();
+        }
+        entries_.push_back({logit, id, 0});
+        std::push_heap(entries_.begin(), entries_.end(), ranks_before);
+      }
+    }
+  }
+  std::sort_heap(entries_.begin(), entries_.end(), ranks_before);
 }
 
 void Sampler::weigh() {
   double max = entries_[0].logit;
-  for (const Entry& entry : entries_) max = std::max(max, entry.logit);
+  for (const Entry& entry : entries_) max = std::max<double>(max, entry.logit);
   for (Entry& entry : entries_) {
-    entry.weight = exp_nonpositive((entry.logit - max) / options_.temperature);
+    entry.weight = exp_nonpositive((static_cast<double>(entry.logit) - max) /
+                                   options_.temperature);
   }
 }
 

@@ -51,7 +51,8 @@ Result<T> required(JsonObject object, std::string_view where, std::string_view k
   const auto element = find_field(object, key);
   T value;
   if (!element || element->get(value) != simdjson::SUCCESS) {
-    return field_error(StatusCode::kInvalidFile, join(where, key), describe_json(element), expected);
+    return field_error(StatusCode::kInvalidFile, join(where, key), describe_json(element),
+                       expected);
   }
   return value;
 }
