@@ -98,8 +98,6 @@ TEST(Engine, ASessionOutlivesTheEnginesHandle) {
   EXPECT_EQ(session->generate(prompt, options)->tokens.size(), 5u);
 }
 
-// Scoring a greedy answer: each of its tokens must be the likeliest, so no score may be below that
-// of another token at the same place; here the weaker claim that the sum is the answer's own.
 TEST(Engine, ScoresAgreeWhetherFedAtOnceOrInParts) {
   const auto engine = open_tiny({.block_tokens = 64});
   const std::vector<TokenId> tokens = some_prompt(*engine, 200);
@@ -139,6 +137,30 @@ TEST(Engine, OptionsOutOfRangeAreNamed) {
   EXPECT_EQ(message({.threads = -1}), "threads: found -1, expected 0 (one a core) to 1024");
   EXPECT_EQ(message({.block_tokens = 0}), "block_tokens: found 0, expected 1 to 4096");
   EXPECT_NE(message({.context = -5}).find("context: found -5 tokens"), std::string::npos);
+}
+
+TEST(Engine, SamplingDefaultsComeFromTheModel) {
+  TempFolder folder;
+  const std::string model = folder / "model";
+  std::filesystem::copy(kTinyModel, model, std::filesystem::copy_options::recursive);
+  const auto sampling_with = [&](const std::string& text) {
+    folder.write("model/generation_config.json", text);
+    const auto engine = Engine::open({.model_folder = model});
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    return (*engine)->default_sampling();
+  };
+  const SamplingOptions given = sampling_with(
+      R"({"eos_token_id": 285, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.1,
+          "repetition_penalty": 1.05, "presence_penalty": 1.5})");
+  EXPECT_EQ(given.temperature, 0.6);
+  EXPECT_EQ(given.top_k, 20);
+  EXPECT_EQ(given.top_p, 0.95);
+  EXPECT_EQ(given.min_p, 0.1);
+  EXPECT_EQ(given.repetition_penalty, 1.05);
+  EXPECT_EQ(given.presence_penalty, 1.5);
+  EXPECT_EQ(sampling_with(R"({"do_sample": false, "temperature": 0.6})").temperature, 0);
+  folder.write("model/generation_config.json", R"({"temperature": 1000})");
+  EXPECT_EQ(Engine::open({.model_folder = model}).status().code(), StatusCode::kInvalidFile);
 }
 
 // B49: more tokens than the head has rows for.
