@@ -9,8 +9,10 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <set>
 #include <string>
@@ -54,6 +56,15 @@ std::vector<int> cpus_by_core(size_t* cores) {
   *cores = first.size();
   first.insert(first.end(), rest.begin(), rest.end());
   return first;
+}
+
+// CPUs' worth of time a container grants (control group v2), rounded up; `most` if it sets no
+// limit.
+size_t granted_cpus(size_t most) {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");  // "quota period" in microseconds, or "max period"
+  double quota = 0, period = 0;
+  if (!(file >> quota >> period) || quota <= 0 || period <= 0) return most;
+  return std::min(most, static_cast<size_t>(std::ceil(quota / period)));
 }
 
 void pin_to(int cpu) {
@@ -146,7 +157,8 @@ ThreadPool::ThreadPool(int thread_count) : team_(std::make_unique<Team>()) {
   CHECK(thread_count >= 0, thread_count);
   size_t cores = 1;
   const std::vector<int> cpus = cpus_by_core(&cores);
-  thread_count_ = thread_count > 0 ? thread_count : std::max(1, static_cast<int>(cores));
+  const size_t default_count = std::max<size_t>(1, granted_cpus(cores));
+  thread_count_ = thread_count > 0 ? thread_count : static_cast<int>(default_count);
   const auto team_size = static_cast<size_t>(thread_count_);
   team_->may_spin = team_size <= cpus.size();
   for (size_t worker = 1; worker < team_size; ++worker) {

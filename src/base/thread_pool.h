@@ -15,7 +15,8 @@ namespace moray {
 
 class ThreadPool {
  public:
-  // `thread_count` >= 1, the caller included; 0 picks one a physical core this process may use.
+  // `thread_count` >= 1, the caller included; 0 picks one a physical core this process may use,
+  // no more than the container grants.
   explicit ThreadPool(int thread_count);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

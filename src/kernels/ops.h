@@ -52,7 +52,8 @@ struct RmsNormArgs {
 
 // y_i[t, n] = sum_k x[t, k] W_i[n, k] for several matrices that share one input, in one dispatch.
 // FP8 blocks: sum over a 128-slice in FP32, times the block's scale, slices added in order.
-// Under kBfloat16 x must hold BF16 values (it is packed without loss); under kFloat32 any.
+// Under kBfloat16 x must hold BF16 values (it is packed without loss; products may read denormals
+// of x as zero, below 2^-126); under kFloat32 any.
 // `add`: y += instead of y =, then rounded as the residual stream is (kBfloat16 only).
 // Cost: every W read once per call for up to 16 tokens; 2 tokens N K FLOP.
 struct LinearTarget {

@@ -61,9 +61,10 @@ Dimensions dimensions_of(const MoeArgs& args) {
 
 int64_t scratch_floats(const MoeArgs& args, const Dimensions& size) {
   const int64_t widened = kLinearTileRows * std::max(padded_k(args.hidden), size.inner);
-  const int64_t down_rows = args.tokens <= kDecodeTokens ? kDownRows : kDownRowsPrefill;
-  return carved(widened) +
-         std::max(carved(2 * kGroupTokens * kGateRows), carved(size.rows * down_rows));
+  // Both regimes, so that the size never falls as tokens rise.
+  const int64_t decode_rows = std::min(args.tokens, kDecodeTokens) * (args.top_k + 1);
+  const int64_t down = std::max(decode_rows * kDownRows, size.rows * kDownRowsPrefill);
+  return carved(widened) + std::max(carved(2 * kGroupTokens * kGateRows), carved(down));
 }
 
 void add_groups(Plan& plan, int32_t expert, int64_t begin, int64_t count) {
