@@ -24,20 +24,20 @@ namespace moray {
 
 struct EngineOptions {
   std::string model_folder = {};
-  int threads = 0;          // 0: one a physical core
-  int64_t context = 0;      // tokens a session may hold; 0: the model's own, or what memory allows
+  int threads = 0;      // 0: one a physical core
+  int64_t context = 0;  // tokens a session may hold; 0: the model's own, or what memory allows
   int64_t block_tokens = 256;  // tokens a prefill pass; the result does not depend on it
-  bool float32 = false;     // FP32 activations: for proofs, slower
+  bool float32 = false;        // FP32 activations: for proofs, slower
   std::string cpu_level = {};  // "", "avx2" or "avx512"; "" takes the best the machine has
   // (bytes read, bytes in all) while loading; false cancels.
   std::function<bool(int64_t, int64_t)> on_load = {};
 };
 
 struct SamplingOptions {
-  double temperature = 0;  // 0: greedy
-  int64_t top_k = 0;       // 0: off
-  double top_p = 1;        // 1: off
-  double min_p = 0;        // 0: off
+  double temperature = 0;         // 0: greedy
+  int64_t top_k = 0;              // 0: off
+  double top_p = 1;               // 1: off
+  double min_p = 0;               // 0: off
   double repetition_penalty = 1;  // 1: off; over prompt and answer
   double presence_penalty = 0;    // over the answer
   double frequency_penalty = 0;   // over the answer
@@ -51,9 +51,9 @@ enum class StopReason { kEndOfSequence, kStopString, kMaxTokens, kContextFull, k
 
 struct GenerateOptions {
   SamplingOptions sampling;
-  int64_t max_tokens = -1;  // -1: until the context is full
-  std::vector<std::string> stop;       // text that ends the answer; never part of it
-  std::vector<TokenId> stop_tokens;    // besides the model's own end tokens
+  int64_t max_tokens = -1;           // -1: until the context is full
+  std::vector<std::string> stop;     // text that ends the answer; never part of it
+  std::vector<TokenId> stop_tokens;  // besides the model's own end tokens
   bool ignore_end_tokens = false;
   bool skip_special = true;
   // A piece of valid UTF-8; false cancels.
@@ -87,11 +87,11 @@ class Engine {
   virtual SamplingOptions default_sampling() const = 0;  // generation_config.json's
   virtual const std::vector<TokenId>& end_tokens() const = 0;
   virtual int64_t context() const = 0;
-  virtual std::string model_name() const = 0;     // the folder's name
+  virtual std::string model_name() const = 0;  // the folder's name
   // What computes and why: "cpu avx512, 2 threads (the best level of this machine; ...)".
   virtual std::string backend_line() const = 0;
-  virtual std::string weights_line() const = 0;   // "FP8 128x128 + BF16"
-  virtual std::string kv_line() const = 0;        // "BF16" or "F32"
+  virtual std::string weights_line() const = 0;           // "FP8 128x128 + BF16"
+  virtual std::string kv_line() const = 0;                // "BF16" or "F32"
   virtual int64_t decode_bytes(int64_t depth) const = 0;  // bytes a step must read at that depth
   // Seconds in which this engine's threads just read decode_bytes(depth) bytes from memory laid out
   // and chosen as a step's are, and did nothing else: the ceiling of a step. Takes a moment.

@@ -41,14 +41,13 @@ std::string dimensions(const ModelInfo& m) {
 }
 
 std::string parameters(const ModelInfo& m) {
-  std::string text =
-      fmt::format("parameters  {} total, {} active a token", count_text(m.parameters_total),
-                  count_text(m.parameters_active));
+  std::string text = fmt::format("parameters  {} total, {} active a token",
+                                 count_text(m.parameters_total), count_text(m.parameters_active));
   if (m.parameters_mtp > 0) text += fmt::format("; MTP head {}", count_text(m.parameters_mtp));
   text += '\n';
   if (m.parameters_stored != m.parameters_total) {
-    text += fmt::format("stored      {} parameters; config.json promises {}\n",
-                        m.parameters_stored, m.parameters_total);
+    text += fmt::format("stored      {} parameters; config.json promises {}\n", m.parameters_stored,
+                        m.parameters_total);
   }
   if (m.parameters_stored_mtp != m.parameters_mtp) {
     text += fmt::format("stored      {} parameters of the MTP head; config.json promises {}\n",
@@ -73,11 +72,10 @@ std::string parts_table(const ModelInfo& m) {
 Status info_command(const Options& options, Output& output) {
   ASSIGN_OR_RETURN(const std::string folder, find_model(options));
   ASSIGN_OR_RETURN(const ModelInfo info, model_info(folder));
-  output.write(fmt::format("folder      {}\nfamily      {}\nlicence     {}\nweights     {}\n",
-                           info.folder, info.model_type,
-                           info.licence.empty() ? "not stated" : info.licence,
-                           info.block_fp8 ? "FP8 in blocks of 128x128, the rest 16 or 32 bits"
-                                          : "16 or 32 bits"));
+  output.write(fmt::format(
+      "folder      {}\nfamily      {}\nlicence     {}\nweights     {}\n", info.folder,
+      info.model_type, info.licence.empty() ? "not stated" : info.licence,
+      info.block_fp8 ? "FP8 in blocks of 128x128, the rest 16 or 32 bits" : "16 or 32 bits"));
   output.write(dimensions(info) + parameters(info) + parts_table(info));
   return output.status();
 }

@@ -22,9 +22,8 @@ constexpr std::array kStopTokens = {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_p
 Result<TokenId> control_token(const Engine& engine, const char* text) {
   const auto id = engine.tokenizer().added_token(text);
   if (id) return *id;
-  return Status(StatusCode::kUnsupported,
-                engine.model_name() + ": found no token " + text +
-                    ", expected a model trained to fill in the middle");
+  return Status(StatusCode::kUnsupported, engine.model_name() + ": found no token " + text +
+                                              ", expected a model trained to fill in the middle");
 }
 
 Result<std::vector<TokenId>> middle_prompt(const Engine& engine, std::string_view before,

@@ -27,14 +27,22 @@ constexpr std::array<Row, 8> kRows = {{
 
 ExitCode exit_code_of(StatusCode code) {
   switch (code) {
-    case StatusCode::kOk: return ExitCode::kOk;
-    case StatusCode::kInvalidArgument: return ExitCode::kUsage;
-    case StatusCode::kInvalidFile: return ExitCode::kBadFile;
-    case StatusCode::kNotFound: return ExitCode::kNotFound;
-    case StatusCode::kUnsupported: return ExitCode::kUnsupported;
-    case StatusCode::kExhausted: return ExitCode::kExhausted;
-    case StatusCode::kIo: return ExitCode::kIo;
-    case StatusCode::kCancelled: return ExitCode::kInterrupted;
+    case StatusCode::kOk:
+      return ExitCode::kOk;
+    case StatusCode::kInvalidArgument:
+      return ExitCode::kUsage;
+    case StatusCode::kInvalidFile:
+      return ExitCode::kBadFile;
+    case StatusCode::kNotFound:
+      return ExitCode::kNotFound;
+    case StatusCode::kUnsupported:
+      return ExitCode::kUnsupported;
+    case StatusCode::kExhausted:
+      return ExitCode::kExhausted;
+    case StatusCode::kIo:
+      return ExitCode::kIo;
+    case StatusCode::kCancelled:
+      return ExitCode::kInterrupted;
   }
   return ExitCode::kIo;
 }

@@ -17,28 +17,31 @@ std::string rate(int64_t tokens, double seconds) {
 
 std::string stop_line(const GenerateResult& result, const Engine& engine, int64_t max_tokens) {
   switch (result.stop_reason) {
-    case StopReason::kEndOfSequence: return "end token";
-    case StopReason::kStopString: return "stop string";
+    case StopReason::kEndOfSequence:
+      return "end token";
+    case StopReason::kStopString:
+      return "stop string";
     case StopReason::kMaxTokens:
       return fmt::format("after {} tokens (--max-tokens N changes it)", max_tokens);
     case StopReason::kContextFull:
       return fmt::format("context full at {} tokens", engine.context());
-    case StopReason::kCancelled: return "interrupted; the answer is incomplete";
+    case StopReason::kCancelled:
+      return "interrupted; the answer is incomplete";
   }
   return "";
 }
 
 void print_statistics(const GenerateResult& result, const Engine& engine, int64_t max_tokens) {
   const int64_t sampled = static_cast<int64_t>(result.tokens.size());
-  print_note(fmt::format(
-      "\nprompt:  {} tokens in {:.2f} s{}\n"
-      "answer:  {} tokens in {:.2f} s{}\n"
-      "stopped: {}\n"
-      "{}",
-      result.prompt_tokens, result.prefill_seconds,
-      rate(result.prompt_tokens, result.prefill_seconds), sampled, result.decode_seconds,
-      rate(sampled - 1, result.decode_seconds), stop_line(result, engine, max_tokens),
-      engine_lines(engine)));
+  print_note(
+      fmt::format("\nprompt:  {} tokens in {:.2f} s{}\n"
+                  "answer:  {} tokens in {:.2f} s{}\n"
+                  "stopped: {}\n"
+                  "{}",
+                  result.prompt_tokens, result.prefill_seconds,
+                  rate(result.prompt_tokens, result.prefill_seconds), sampled,
+                  result.decode_seconds, rate(sampled - 1, result.decode_seconds),
+                  stop_line(result, engine, max_tokens), engine_lines(engine)));
 }
 
 }  // namespace

@@ -33,9 +33,9 @@ Result<std::string> read_descriptor(int descriptor, const std::string& name) {
     }
     text.append(buffer, static_cast<size_t>(count));
     if (text.size() > kTextBytesMax) {
-      return Status(StatusCode::kInvalidFile,
-                    fmt::format("{}: found more than {} MiB, expected less", name,
-                                kTextBytesMax >> 20));
+      return Status(
+          StatusCode::kInvalidFile,
+          fmt::format("{}: found more than {} MiB, expected less", name, kTextBytesMax >> 20));
     }
   }
 }
@@ -53,9 +53,9 @@ Result<std::string> read_file_bytes(const std::string& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
     const bool is_missing = errno == ENOENT || errno == ENOTDIR;
-    return Status(is_missing ? StatusCode::kNotFound : StatusCode::kIo,
-                  fmt::format("{}: found '{}', expected a readable file", path,
-                              std::strerror(errno)));
+    return Status(
+        is_missing ? StatusCode::kNotFound : StatusCode::kIo,
+        fmt::format("{}: found '{}', expected a readable file", path, std::strerror(errno)));
   }
   Result<std::string> text = read_descriptor(descriptor, path);
   close(descriptor);

@@ -11,7 +11,9 @@ std::atomic<bool>& flag() {
   return is_set;
 }
 
-void on_signal(int) { flag().store(true, std::memory_order_relaxed); }
+void on_signal(int) {
+  flag().store(true, std::memory_order_relaxed);
+}
 
 }  // namespace
 
@@ -25,6 +27,8 @@ void install_interrupt_handler() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-const std::atomic<bool>& interrupt_flag() { return flag(); }
+const std::atomic<bool>& interrupt_flag() {
+  return flag();
+}
 
 }  // namespace moray

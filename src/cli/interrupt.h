@@ -10,6 +10,8 @@ void install_interrupt_handler();
 
 // Set by the handler; handed to the engine as GenerateOptions::cancel.
 const std::atomic<bool>& interrupt_flag();
-inline bool is_interrupted() { return interrupt_flag().load(std::memory_order_relaxed); }
+inline bool is_interrupted() {
+  return interrupt_flag().load(std::memory_order_relaxed);
+}
 
 }  // namespace moray

@@ -11,13 +11,20 @@ namespace {
 
 Status dispatch(const Options& options, Output& output) {
   switch (options.command) {
-    case Command::kRun: return run_command(options, output);
-    case Command::kComplete: return complete_command(options, output);
-    case Command::kInfo: return info_command(options, output);
-    case Command::kList: return list_command(options, output);
-    case Command::kTokenize: return tokenize_command(options, output);
-    case Command::kEval: return eval_command(options, output);
-    case Command::kBench: return bench_command(options, output);
+    case Command::kRun:
+      return run_command(options, output);
+    case Command::kComplete:
+      return complete_command(options, output);
+    case Command::kInfo:
+      return info_command(options, output);
+    case Command::kList:
+      return list_command(options, output);
+    case Command::kTokenize:
+      return tokenize_command(options, output);
+    case Command::kEval:
+      return eval_command(options, output);
+    case Command::kBench:
+      return bench_command(options, output);
   }
   return Status();
 }
@@ -63,4 +70,6 @@ ExitCode moray_main(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace moray
 
-int main(int argc, char** argv) { return static_cast<int>(moray::moray_main(argc, argv)); }
+int main(int argc, char** argv) {
+  return static_cast<int>(moray::moray_main(argc, argv));
+}

@@ -27,9 +27,10 @@ int64_t parse_whole_number(const std::string& option, const std::string& text, i
                            int64_t high) {
   int64_t number = 0;
   if (parse_all(text, &number) && number >= low && number <= high) return number;
-  refuse(option, text, high == std::numeric_limits<int64_t>::max()
-                           ? fmt::format("a whole number of {} or more", low)
-                           : fmt::format("a whole number of {} to {}", low, high));
+  refuse(option, text,
+         high == std::numeric_limits<int64_t>::max()
+             ? fmt::format("a whole number of {} or more", low)
+             : fmt::format("a whole number of {} to {}", low, high));
 }
 
 uint64_t parse_seed(const std::string& option, const std::string& text) {
@@ -59,8 +60,8 @@ std::vector<int64_t> parse_whole_numbers(const std::string& option, const std::s
 std::pair<TokenId, float> parse_logit_bias(const std::string& option, const std::string& text) {
   const size_t colon = text.find(':');
   if (colon == std::string::npos) refuse(option, text, "TOKEN:BIAS, for example 17:-100");
-  const int64_t id = parse_whole_number(option, text.substr(0, colon), 0,
-                                        std::numeric_limits<TokenId>::max());
+  const int64_t id =
+      parse_whole_number(option, text.substr(0, colon), 0, std::numeric_limits<TokenId>::max());
   const double bias = parse_decimal(option, text.substr(colon + 1));
   return {static_cast<TokenId>(id), static_cast<float>(bias)};
 }

@@ -39,9 +39,11 @@ void add_repeated(CLI::App* app, const std::string& name, const std::string& hel
                   const std::string& value_name,
                   const std::function<void(const std::string&)>& take) {
   app->add_option_function<std::vector<std::string>>(
-         name, [take](const std::vector<std::string>& values) {
+         name,
+         [take](const std::vector<std::string>& values) {
            for (const std::string& value : values) take(value);
-         }, help)
+         },
+         help)
       ->type_name(value_name)
       ->type_size(1)
       ->allow_extra_args(false);
@@ -89,9 +91,8 @@ void add_max_tokens(CLI::App* app, CommonOptions* common, int64_t usual) {
 void add_sampling(CLI::App* app, SamplingFlags* flags) {
   const auto decimal = [app](const std::string& name, const std::string& help,
                              std::optional<double>* target) {
-    add_value(app, name, help, "X", [name, target](const std::string& text) {
-      *target = parse_decimal(name, text);
-    });
+    add_value(app, name, help, "X",
+              [name, target](const std::string& text) { *target = parse_decimal(name, text); });
   };
   decimal("--temperature", "0: always the likeliest token", &flags->temperature);
   decimal("--top-p", "Keep the likeliest tokens that hold this share", &flags->top_p);
@@ -116,14 +117,14 @@ void add_sampling(CLI::App* app, SamplingFlags* flags) {
 void add_prompt(CLI::App* app, PromptSource* prompt) {
   CLI::Option* text = add_value(app, "-p,--prompt", "The prompt itself", "TEXT",
                                 [prompt](const std::string& value) { prompt->text = value; });
-  CLI::Option* file = add_value(app, "-f,--file", "Read the prompt from a file; default: stdin",
-                                "FILE", [prompt](const std::string& value) {
-                                  if (value.empty()) {
-                                    throw CLI::ValidationError("--file",
-                                                               "found '', expected a file name");
-                                  }
-                                  prompt->file = value;
-                                });
+  CLI::Option* file =
+      add_value(app, "-f,--file", "Read the prompt from a file; default: stdin", "FILE",
+                [prompt](const std::string& value) {
+                  if (value.empty()) {
+                    throw CLI::ValidationError("--file", "found '', expected a file name");
+                  }
+                  prompt->file = value;
+                });
   text->excludes(file);
   app->add_flag("--control-tokens", prompt->allows_control_tokens,
                 "Text such as <|im_start|> in the prompt becomes the token it spells");
@@ -159,9 +160,11 @@ void add_complete(CLI::App* root, Options* options) {
   add_value(app, "--col",
             "Column of the place, from 1, in characters: text goes before that character; "
             "1 + the line's length is its end",
-            "M", [options](const std::string& text) {
+            "M",
+            [options](const std::string& text) {
               options->column = parse_whole_number("--col", text, 1, kNumberMax);
-            })->required();
+            })
+      ->required();
   app->add_option("-m,--model", options->common.model, "As for run")->type_name("MODEL");
   add_sampling(app, &options->sampling);
   add_max_tokens(app, &options->common, kCompleteTokensDefault);
@@ -181,8 +184,8 @@ void add_tokenize(CLI::App* root, Options* options) {
 }
 
 void add_eval(CLI::App* root, Options* options) {
-  CLI::App* app = root->add_subcommand(
-      "eval", "Bits per byte of whole text files, their first token included");
+  CLI::App* app =
+      root->add_subcommand("eval", "Bits per byte of whole text files, their first token included");
   add_model(app, options);
   app->add_option("--text", options->text_files, "Files to score")
       ->type_name("FILE...")
@@ -193,8 +196,8 @@ void add_eval(CLI::App* root, Options* options) {
 }
 
 void add_bench(CLI::App* root, Options* options) {
-  CLI::App* app = root->add_subcommand(
-      "bench", "Measure prefill and decode beside a read of the step's bytes");
+  CLI::App* app =
+      root->add_subcommand("bench", "Measure prefill and decode beside a read of the step's bytes");
   add_model(app, options);
   options->prompt_lengths = {512};
   options->generate_lengths = {128};
@@ -304,8 +307,10 @@ std::string error_line(const CLI::App& root, const CLI::ParseError& error,
                        what.substr(colon == std::string::npos ? 0 : colon + 2));
   } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
              root.get_subcommands().empty()) {
-    what = fmt::format("command: found {}, expected run, complete, info, list, tokenize, eval or "
-                       "bench", first_argument.empty() ? "none" : "'" + first_argument + "'");
+    what = fmt::format(
+        "command: found {}, expected run, complete, info, list, tokenize, eval or "
+        "bench",
+        first_argument.empty() ? "none" : "'" + first_argument + "'");
   } else if (dynamic_cast<const CLI::ValidationError*>(&error) == nullptr) {
     what = "option: " + what;
   }

@@ -22,13 +22,13 @@ inline constexpr int64_t kRunTokensDefault = 512;
 inline constexpr int64_t kCompleteTokensDefault = 256;
 
 struct CommonOptions {
-  std::string model;           // as typed; empty: the model that ships
-  int64_t threads = 0;         // 0: one a physical core
-  int64_t context = 0;         // 0: what the model and memory allow
+  std::string model;                  // as typed; empty: the model that ships
+  int64_t threads = 0;                // 0: one a physical core
+  int64_t context = 0;                // 0: what the model and memory allow
   std::optional<int64_t> max_tokens;  // -1: until the context is full; not given: as below
-  bool is_quiet = false;       // no statistics, no progress
+  bool is_quiet = false;              // no statistics, no progress
   bool is_float32 = false;
-  std::string cpu_level;       // "", "avx2", "avx512"
+  std::string cpu_level;  // "", "avx2", "avx512"
 };
 
 // Only what was given; the rest comes from the model's generation_config.json or the command.

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <utility>
 
-
 namespace moray {
 
 Output::Output(int descriptor, std::string name)
@@ -26,14 +25,16 @@ Output::~Output() {
   if (descriptor_ > STDERR_FILENO) close(descriptor_);
 }
 
-Output Output::standard() { return Output(STDOUT_FILENO, "stdout"); }
+Output Output::standard() {
+  return Output(STDOUT_FILENO, "stdout");
+}
 
 Result<Output> Output::to_file(const std::string& path) {
   const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor < 0) {
     const StatusCode code = errno == ENOENT || errno == ENOTDIR ? StatusCode::kNotFound
-                            : errno == ENOSPC                    ? StatusCode::kExhausted
-                                                                 : StatusCode::kIo;
+                            : errno == ENOSPC                   ? StatusCode::kExhausted
+                                                                : StatusCode::kIo;
     return Status(code, fmt::format("{}: found '{}', expected a file that can be written", path,
                                     std::strerror(errno)));
   }
@@ -48,8 +49,8 @@ void Output::fail(int error) {
   }
   const bool is_full = error == ENOSPC || error == EDQUOT || error == EFBIG;
   status_ = Status(is_full ? StatusCode::kExhausted : StatusCode::kIo,
-                   fmt::format("{}: found '{}', expected to write; the output is incomplete",
-                               name_, std::strerror(error)));
+                   fmt::format("{}: found '{}', expected to write; the output is incomplete", name_,
+                               std::strerror(error)));
 }
 
 bool Output::write(std::string_view text) {

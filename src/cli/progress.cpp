@@ -46,9 +46,9 @@ void Progress::update(int64_t done, int64_t total) {
   const double seconds = std::chrono::duration<double>(now - start_).count();
   const int filled = static_cast<int>(std::min<int64_t>(kBarWidth, kBarWidth * done / total));
   const double left = seconds * static_cast<double>(total - done) / static_cast<double>(done);
-  const std::string line = fmt::format(
-      "\r{} [{:#<{}}{:.<{}}] {}, {:.0f} s left\033[K", label_, "", filled, "", kBarWidth - filled,
-      amounts(unit_, done, total, seconds), left);
+  const std::string line =
+      fmt::format("\r{} [{:#<{}}{:.<{}}] {}, {:.0f} s left\033[K", label_, "", filled, "",
+                  kBarWidth - filled, amounts(unit_, done, total, seconds), left);
   std::fputs(line.c_str(), stderr);
   std::fflush(stderr);
 }

@@ -7,7 +7,9 @@
 namespace moray {
 namespace {
 
-bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+bool is_continuation(char c) {
+  return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+}
 
 }  // namespace
 
@@ -17,9 +19,9 @@ Result<size_t> byte_offset_of(std::string_view text, int64_t line, int64_t colum
   for (int64_t number = 1; number < line; ++number) {
     const size_t end = text.find('\n', begin);
     if (end == std::string_view::npos) {
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("--line: found {}, expected 1 to {}, the lines of {}", line, number,
-                                name));
+      return Status(
+          StatusCode::kInvalidArgument,
+          fmt::format("--line: found {}, expected 1 to {}, the lines of {}", line, number, name));
     }
     begin = end + 1;
   }

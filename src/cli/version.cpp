@@ -10,6 +10,8 @@ std::string version_line() {
          ")";
 }
 
-std::string commit_id() { return MORAY_COMMIT; }
+std::string commit_id() {
+  return MORAY_COMMIT;
+}
 
 }  // namespace moray

@@ -11,7 +11,9 @@ namespace {
 // Without a wish, fewer tokens than this are refused rather than served: no useful prompt fits.
 constexpr int64_t kUsefulTokensMin = 256;
 
-double mebibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+double mebibytes(int64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
 
 int64_t largest_fitting(const ContextQuestion& question, int64_t budget_bytes) {
   int64_t fits = 0;
@@ -27,15 +29,15 @@ Status refusal(const ContextQuestion& question, int64_t wanted, int64_t room_byt
   const int64_t fitting = room_bytes > 0 ? largest_fitting(question, room_bytes) : 0;
   const std::string advice =
       fitting > 0 ? fmt::format("a context of {} would fit", fitting) : "no context would fit";
-  return Status(StatusCode::kExhausted,
-                fmt::format("memory: found {:.1f} MiB available, expected {:.1f} MiB for a context "
-                            "of {} tokens ({:.1f} weights, {:.1f} workspace, {:.1f} state); {}",
-                            mebibytes(question.available_bytes),
-                            mebibytes(question.weight_bytes + question.fixed_bytes +
-                                      question.state_bytes(wanted)),
-                            wanted, mebibytes(question.weight_bytes),
-                            mebibytes(question.fixed_bytes),
-                            mebibytes(question.state_bytes(wanted)), advice));
+  return Status(
+      StatusCode::kExhausted,
+      fmt::format(
+          "memory: found {:.1f} MiB available, expected {:.1f} MiB for a context "
+          "of {} tokens ({:.1f} weights, {:.1f} workspace, {:.1f} state); {}",
+          mebibytes(question.available_bytes),
+          mebibytes(question.weight_bytes + question.fixed_bytes + question.state_bytes(wanted)),
+          wanted, mebibytes(question.weight_bytes), mebibytes(question.fixed_bytes),
+          mebibytes(question.state_bytes(wanted)), advice));
 }
 
 }  // namespace
@@ -47,14 +49,12 @@ Result<int64_t> plan_context(const ContextQuestion& question) {
                               "max_position_embeddings)",
                               question.requested, question.max_positions));
   }
-  const int64_t room =
-      question.available_bytes - question.weight_bytes - question.fixed_bytes;
+  const int64_t room = question.available_bytes - question.weight_bytes - question.fixed_bytes;
   if (question.requested > 0) {
     if (question.state_bytes(question.requested) <= room) return question.requested;
     return refusal(question, question.requested, room);
   }
-  const int64_t fitting =
-      room > 0 ? largest_fitting(question, room / kDefaultShareDivisor) : 0;
+  const int64_t fitting = room > 0 ? largest_fitting(question, room / kDefaultShareDivisor) : 0;
   const int64_t needed = std::min(kUsefulTokensMin, question.max_positions);
   if (fitting < needed) return refusal(question, needed, room);
   return fitting;

@@ -66,7 +66,7 @@ class LoadedEngine final : public Engine, public std::enable_shared_from_this<Lo
   SamplingOptions sampling_;
   std::vector<std::string> notes_;
   int64_t context_ = 0;
-  int64_t expert_bytes_ = 0;  // of all routed experts of the trunk
+  int64_t expert_bytes_ = 0;       // of all routed experts of the trunk
   mutable std::mutex pass_mutex_;  // guards pool_ and workspace_
   mutable std::optional<ThreadPool> pool_;
   mutable std::optional<Workspace> workspace_;
@@ -103,7 +103,8 @@ Result<std::vector<TokenId>> end_tokens_of(const Checkpoint& checkpoint,
     if (!tokenizer.is_token(id)) {
       return Status(StatusCode::kInvalidFile,
                     fmt::format("{}/generation_config.json: found eos_token_id {}, expected an id "
-                                "of tokenizer.json", checkpoint.folder(), id));
+                                "of tokenizer.json",
+                                checkpoint.folder(), id));
     }
   }
   if (!ids.empty()) return ids;
@@ -146,8 +147,8 @@ Status LoadedEngine::load_text(const Checkpoint& checkpoint) {
   if (tokenizer.token_count() > checkpoint.config().vocab_rows) {
     return Status(StatusCode::kInvalidFile,
                   fmt::format("{}/tokenizer.json: found {} tokens, expected at most {} "
-                              "(config.json's vocab_size)", folder, tokenizer.token_count(),
-                              checkpoint.config().vocab_rows));
+                              "(config.json's vocab_size)",
+                              folder, tokenizer.token_count(), checkpoint.config().vocab_rows));
   }
   for (TokenId id = 0; id < tokenizer.token_count(); ++id) {
     if (tokenizer.is_token(id)) shared_.sampleable.push_back(id);
@@ -156,8 +157,7 @@ Status LoadedEngine::load_text(const Checkpoint& checkpoint) {
   sampling_ = sampling_of(checkpoint.generation());
   const Status valid = validate(sampling_, tokenizer.token_count());
   if (!valid.ok()) {
-    return Status(StatusCode::kInvalidFile,
-                  folder + "/generation_config.json: " + valid.message());
+    return Status(StatusCode::kInvalidFile, folder + "/generation_config.json: " + valid.message());
   }
   Result<std::shared_ptr<const ChatTemplate>> loaded = ChatTemplate::load(folder);
   if (!loaded.ok() && loaded.status().code() != StatusCode::kNotFound) return loaded.status();
@@ -183,9 +183,10 @@ Status LoadedEngine::plan(const Checkpoint& checkpoint) {
   };
   ASSIGN_OR_RETURN(context_, plan_context(question));
   if (options_.context == 0 && context_ < config.max_positions) {
-    notes_.push_back(fmt::format("context of {} tokens, not the model's {}: its state takes half "
-                                 "of the memory that is free (another one can be asked for)",
-                                 context_, config.max_positions));
+    notes_.push_back(
+        fmt::format("context of {} tokens, not the model's {}: its state takes half "
+                    "of the memory that is free (another one can be asked for)",
+                    context_, config.max_positions));
   }
   return Status();
 }
@@ -282,9 +283,8 @@ Result<std::shared_ptr<const Engine>> Engine::open(const EngineOptions& options)
     return Status(StatusCode::kExhausted,
                   options.model_folder + ": found no memory left while loading, expected more");
   } catch (const std::system_error& error) {  // what std::thread throws at a limit
-    return Status(StatusCode::kExhausted,
-                  fmt::format("threads: found '{}', expected to start {}", error.what(),
-                              options.threads));
+    return Status(StatusCode::kExhausted, fmt::format("threads: found '{}', expected to start {}",
+                                                      error.what(), options.threads));
   }
 }
 

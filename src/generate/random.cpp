@@ -27,9 +27,9 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<u
 }
 
 double uniform_at(uint64_t seed, uint64_t position) {
-  const auto words = philox4x32(
-      {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, 0},
-      {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  const auto words =
+      philox4x32({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, 0},
+                 {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   const uint64_t bits = (static_cast<uint64_t>(words[0]) << 32 | words[1]) >> 11;
   return static_cast<double>(bits) * 0x1.0p-53;
 }

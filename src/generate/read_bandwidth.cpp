@@ -31,7 +31,9 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) uint64_t sum_words(
   return sum;
 }
 
-int64_t slices_of(int64_t bytes) { return (bytes + kSliceBytes - 1) / kSliceBytes; }
+int64_t slices_of(int64_t bytes) {
+  return (bytes + kSliceBytes - 1) / kSliceBytes;
+}
 
 }  // namespace
 
@@ -48,8 +50,7 @@ double measure_read_seconds(ThreadPool& threads, const StepReads& reads) {
     const auto first = static_cast<int64_t>(uniform_at(pass_key, 0) * static_cast<double>(in_pool));
     const auto start = std::chrono::steady_clock::now();
     threads.run(count, [&](int64_t index, int) {
-      const int64_t slice =
-          index < always ? index : always + (first + index - always) % in_pool;
+      const int64_t slice = index < always ? index : always + (first + index - always) % in_pool;
       sink.fetch_add(sum_words(words.data() + slice * kSliceWords, kSliceWords),
                      std::memory_order_relaxed);
     });

@@ -26,7 +26,9 @@ Status out_of_range(const char* field, double found, const char* expected) {
 // little to look at again.
 constexpr TokenId kTestedRows = 64;
 
-bool is_finite(float value) { return value - value == 0; }
+bool is_finite(float value) {
+  return value - value == 0;
+}
 
 bool any_non_finite(const float* logits, TokenId count) {
   int found = 0;
@@ -69,9 +71,9 @@ Status validate(const SamplingOptions& options, int64_t token_count) {
   }
   for (const auto& [id, bias] : options.logit_bias) {
     if (id < 0 || id >= token_count) {
-      return Status(StatusCode::kInvalidArgument,
-                    fmt::format("logit_bias: found token {}, expected 0 to {}", id,
-                                token_count - 1));
+      return Status(
+          StatusCode::kInvalidArgument,
+          fmt::format("logit_bias: found token {}, expected 0 to {}", id, token_count - 1));
     }
     if (!within(bias, -kPenaltyMax, kPenaltyMax)) {
       return out_of_range("logit_bias", bias, "a bias of -100 to 100");
@@ -233,8 +235,7 @@ void Sampler::weigh() {
   double max = entries_[0].logit;
   for (const Entry& entry : entries_) max = std::max<double>(max, entry.logit);
   for (Entry& entry : entries_) {
-    entry.weight = exp_nonpositive((static_cast<double>(entry.logit) - max) /
-                                   options_.temperature);
+    entry.weight = exp_nonpositive((static_cast<double>(entry.logit) - max) / options_.temperature);
   }
 }
 
@@ -275,8 +276,7 @@ void Sampler::keep_top_p() {
 TokenId Sampler::draw(int64_t position) const {
   double total = 0;
   for (const Entry& entry : entries_) total += entry.weight;
-  const double target =
-      uniform_at(options_.seed, static_cast<uint64_t>(position)) * total;
+  const double target = uniform_at(options_.seed, static_cast<uint64_t>(position)) * total;
   double sum = 0;
   TokenId last = entries_[0].id;
   for (const Entry& entry : entries_) {

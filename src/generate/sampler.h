@@ -66,7 +66,7 @@ class Sampler {
   TokenId draw(int64_t position) const;
 
   SamplingOptions options_;
-  std::vector<Run> runs_;               // the candidates, ascending
+  std::vector<Run> runs_;  // the candidates, ascending
   int64_t candidate_count_;
   bool is_adjusting_ = false;           // any of steps 1 to 3 is on
   std::vector<float> adjusted_;         // [vocab_rows]

@@ -83,8 +83,7 @@ class ModelSession final : public Session {
 
 Status ModelSession::check_tokens(const std::vector<TokenId>& tokens) const {
   if (tokens.empty() && !has_logits_) {
-    return Status(StatusCode::kInvalidArgument,
-                  "prompt: found no tokens, expected at least one");
+    return Status(StatusCode::kInvalidArgument, "prompt: found no tokens, expected at least one");
   }
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] >= model_.vocab_rows) {
@@ -97,7 +96,8 @@ Status ModelSession::check_tokens(const std::vector<TokenId>& tokens) const {
   if (static_cast<int64_t>(tokens.size()) > room) {
     return Status(StatusCode::kExhausted,
                   fmt::format("prompt: found {} tokens, expected at most {} (context of {}, {} in "
-                              "use)", tokens.size(), room, model_.capacity, position()));
+                              "use)",
+                              tokens.size(), room, model_.capacity, position()));
   }
   return Status();
 }
@@ -106,9 +106,9 @@ Status ModelSession::check_options(const GenerateOptions& options) const {
   RETURN_IF_ERROR(validate(options.sampling, context_->sampleable.back() + 1));
   RETURN_IF_ERROR(StopMatcher::validate(options.stop));
   if (options.max_tokens < -1) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("max_tokens: found {}, expected -1 (no limit) or more",
-                              options.max_tokens));
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("max_tokens: found {}, expected -1 (no limit) or more", options.max_tokens));
   }
   return Status();
 }
@@ -217,8 +217,8 @@ Result<std::vector<double>> ModelSession::score(const std::vector<TokenId>& toke
   RETURN_IF_ERROR(check_tokens(tokens));
   const int64_t count = static_cast<int64_t>(tokens.size());
   const size_t rows = static_cast<size_t>(model_.vocab_rows);
-  const int64_t block = std::clamp<int64_t>(kScoreLogitBytes / (model_.vocab_rows * 4), 1,
-                                            model_.block_tokens);
+  const int64_t block =
+      std::clamp<int64_t>(kScoreLogitBytes / (model_.vocab_rows * 4), 1, model_.block_tokens);
   std::vector<float> block_logits(static_cast<size_t>(std::min(block, count)) * rows);
   std::vector<double> scores;
   scores.reserve(tokens.size());

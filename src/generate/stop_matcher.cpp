@@ -12,9 +12,9 @@ namespace moray {
 
 Status StopMatcher::validate(const std::vector<std::string>& stop) {
   if (stop.size() > kStringsMax) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("stop: found {} strings, expected at most {}", stop.size(),
-                              kStringsMax));
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("stop: found {} strings, expected at most {}", stop.size(), kStringsMax));
   }
   for (size_t i = 0; i < stop.size(); ++i) {
     if (stop[i].empty() || stop[i].size() > kBytesMax) {
@@ -25,7 +25,8 @@ Status StopMatcher::validate(const std::vector<std::string>& stop) {
     if (const size_t bad = first_invalid_byte(stop[i]); bad != std::string::npos) {
       return Status(StatusCode::kInvalidArgument,
                     fmt::format("stop: found an invalid byte at offset {} of string {}, expected "
-                                "UTF-8", bad, i + 1));
+                                "UTF-8",
+                                bad, i + 1));
     }
   }
   return Status();
@@ -75,6 +76,8 @@ bool StopMatcher::push(std::string_view piece, std::string* released) {
   return false;
 }
 
-std::string StopMatcher::finish() { return std::exchange(text_, {}); }
+std::string StopMatcher::finish() {
+  return std::exchange(text_, {});
+}
 
 }  // namespace moray

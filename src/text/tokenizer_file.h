@@ -1,8 +1,8 @@
 // tokenizer.json (and the added tokens of tokenizer_config.json) as plain data, checked.
 //
 // Invariant: what parse_tokenizer_file returns is consistent: every id below kTokenIdEnd, no token
-// or id twice, every byte has a token, every merge has its three tokens. Only byte-level BPE with the
-// known patterns is accepted; any other component is refused by its name and field. Ignored are
+// or id twice, every byte has a token, every merge has its three tokens. Only byte-level BPE with
+// the known patterns is accepted; any other component is refused by its name and field. Ignored are
 // truncation and padding, which are a caller's wish. Ids of added tokens are those the file states;
 // `tokenizers` numbers them upwards from the vocabulary's size, the same in every consistent file.
 #pragma once

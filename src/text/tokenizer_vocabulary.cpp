@@ -252,5 +252,4 @@ Status read_merges(JsonArray merges, const TokenIndex& index, TokenizerFile& fil
   return Status();
 }
 
-
 }  // namespace moray

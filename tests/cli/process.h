@@ -29,9 +29,9 @@ struct ProcessResult {
 };
 
 struct ProcessRequest {
-  std::vector<std::string> arguments;  // the program first
-  std::string input;                   // given to stdin, which is then closed
-  std::string stdout_path;             // stdout goes there instead of into `out`
+  std::vector<std::string> arguments;    // the program first
+  std::string input;                     // given to stdin, which is then closed
+  std::string stdout_path;               // stdout goes there instead of into `out`
   std::vector<std::string> environment;  // "NAME=value", besides PATH
   std::string folder;                    // to start in
   int64_t address_space_bytes = 0;       // ulimit -v; 0: none
@@ -94,8 +94,8 @@ inline ProcessResult run_process(const ProcessRequest& request) {
   size_t sent = 0;
   ProcessResult result;
   // Inputs of tests fit a pipe's buffer, so writing cannot block.
-  sent += static_cast<size_t>(std::max<ssize_t>(0, write(in[1], request.input.data(),
-                                                         request.input.size())));
+  sent += static_cast<size_t>(
+      std::max<ssize_t>(0, write(in[1], request.input.data(), request.input.size())));
   EXPECT_EQ(sent, request.input.size());
   close(in[1]);
   bool is_out_open = true, is_err_open = true;

@@ -90,8 +90,7 @@ TEST(Run, FillsTheContextAndSaysSo) {
   const ProcessResult result =
       moray(with({"run", kTinyModel, "-p", "x", "--ctx", "40", "--max-tokens", "-1"}, kNoEnd));
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_NE(result.err.find("stopped: context full at 40 tokens"), std::string::npos)
-      << result.err;
+  EXPECT_NE(result.err.find("stopped: context full at 40 tokens"), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("answer:  40 tokens"), std::string::npos) << result.err;
 }
 
@@ -129,14 +128,15 @@ TEST(Complete, SendsPrefixSuffixMiddle) {
   const std::string file = folder.write("a.py", text);
   const std::string before = "def f(é):\r\n    return ";
   ASSERT_TRUE(text.starts_with(before));
-  const ProcessResult inserted =
-      moray(with({"complete", file, "-m", kTinyModel, "--line", "2", "--col", "12",
-                  "--max-tokens", "16", "--quiet"}, kNoEnd));
+  const ProcessResult inserted = moray(with({"complete", file, "-m", kTinyModel, "--line", "2",
+                                             "--col", "12", "--max-tokens", "16", "--quiet"},
+                                            kNoEnd));
   EXPECT_EQ(inserted.exit_code, 0) << inserted.err;
   const std::string prompt =
       "<|fim_prefix|>" + before + "<|fim_suffix|>" + text.substr(before.size()) + "<|fim_middle|>";
-  const std::vector<std::string> run = {"run", kTinyModel, "--control-tokens", "-p", prompt,
-                                        "--temperature", "0", "--max-tokens", "16", "--quiet"};
+  const std::vector<std::string> run = {
+      "run",           kTinyModel, "--control-tokens", "-p", prompt,
+      "--temperature", "0",        "--max-tokens",     "16", "--quiet"};
   const std::string continued = moray(with(run, kNoEnd)).out;
   EXPECT_TRUE(continued.starts_with(inserted.out));  // a stop token may end the insertion earlier
   EXPECT_EQ(file_content(file), text);
@@ -196,13 +196,13 @@ TEST(Eval, RefusesAFileBeyondTheContextWithoutATotal) {
 }
 
 TEST(Bench, JsonLinesHaveTheDocumentedKeys) {
-  const ProcessResult result = moray({"bench", "-m", kTinyModel, "-p", "8", "-n", "4", "-d", "0,5",
-                                      "-r", "3", "-o", "jsonl"});
+  const ProcessResult result = moray(
+      {"bench", "-m", kTinyModel, "-p", "8", "-n", "4", "-d", "0,5", "-r", "3", "-o", "jsonl"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const std::vector<std::string> keys = {
-      "model", "device", "backend", "weights", "kv", "options", "batch", "test", "tokens_per_s",
-      "spread", "runs", "bytes_per_token", "roofline_share", "peak_bytes", "clocks", "driver",
-      "command", "commit"};
+      "model",          "device",     "backend",      "weights", "kv",      "options",
+      "batch",          "test",       "tokens_per_s", "spread",  "runs",    "bytes_per_token",
+      "roofline_share", "peak_bytes", "clocks",       "driver",  "command", "commit"};
   std::vector<std::string> tests;
   for (const std::string& line : lines_of(result.out)) {
     const auto object = nlohmann::ordered_json::parse(line);
@@ -223,8 +223,8 @@ TEST(Bench, JsonLinesHaveTheDocumentedKeys) {
 TEST(Bench, MarkdownGoesToAFileWhole) {
   TempFolder folder;
   const std::string file = folder / "out.md";
-  const ProcessResult result = moray({"bench", "-m", kTinyModel, "-p", "8", "-n", "4", "-r", "2",
-                                      "--output-file", file});
+  const ProcessResult result =
+      moray({"bench", "-m", kTinyModel, "-p", "8", "-n", "4", "-r", "2", "--output-file", file});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out, "");
   const std::string table = file_content(file);

@@ -39,8 +39,8 @@ std::string shown_on_terminal(const std::vector<std::string>& arguments) {
 TEST(Streams, ATerminalSeesAProgressBarThatGoes) {
   std::string shown;
   for (int runs = 10; runs <= 10000 && shown.find("pp2000 [") == std::string::npos; runs *= 10) {
-    shown = shown_on_terminal({"bench", kTinyModel, "-p", "2000", "-n", "0", "-r",
-                               std::to_string(runs), "-o", "jsonl"});
+    shown = shown_on_terminal(
+        {"bench", kTinyModel, "-p", "2000", "-n", "0", "-r", std::to_string(runs), "-o", "jsonl"});
   }
   const size_t bar = shown.find("\rpp2000 [");
   const size_t gone = shown.rfind("\r\033[K");
@@ -49,13 +49,15 @@ TEST(Streams, ATerminalSeesAProgressBarThatGoes) {
   const std::string rest = shown.substr(gone + 4);
   EXPECT_TRUE(nlohmann::json::accept(rest)) << rest;
   EXPECT_EQ(shown_on_terminal({"bench", kTinyModel, "-p", "2000", "-n", "0", "-r", "10", "-o",
-                               "jsonl", "--quiet"}).find('['), std::string::npos);
+                               "jsonl", "--quiet"})
+                .find('['),
+            std::string::npos);
 }
 
 // On a terminal the shell's prompt must not stick to the answer.
 TEST(Streams, ATerminalGetsALineEndBehindTheAnswer) {
-  const std::string shown = shown_on_terminal(
-      {"run", kTinyModel, "-p", "x", "--max-tokens", "3", "--quiet"});
+  const std::string shown =
+      shown_on_terminal({"run", kTinyModel, "-p", "x", "--max-tokens", "3", "--quiet"});
   EXPECT_TRUE(shown.ends_with("\r\n")) << shown;
 }
 
@@ -79,8 +81,8 @@ TEST(Streams, AFullDiskIsOneLineAndItsCode) {
     request.stdout_path = "/dev/full";
     expect_refusal(run_process(request), 6, {"stdout: found 'No space left on device'"});
   }
-  expect_refusal(moray({"bench", "-m", kTinyModel, "-p", "4", "-n", "0", "-r", "1",
-                        "--output-file", "/dev/full"}),
+  expect_refusal(moray({"bench", "-m", kTinyModel, "-p", "4", "-n", "0", "-r", "1", "--output-file",
+                        "/dev/full"}),
                  6, {"/dev/full: found 'No space left on device'"});
 }
 

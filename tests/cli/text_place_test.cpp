@@ -11,8 +11,8 @@ TEST(TextPlace, CountsCharactersAndLineEnds) {
   EXPECT_EQ(*byte_offset_of(text, 1, 1, "t"), 0u);
   EXPECT_EQ(*byte_offset_of(text, 1, 3, "t"), 2u);  // the end of "ab"
   EXPECT_EQ(*byte_offset_of(text, 2, 1, "t"), 3u);
-  EXPECT_EQ(*byte_offset_of(text, 3, 2, "t"), 6u);  // after é
-  EXPECT_EQ(*byte_offset_of(text, 3, 3, "t"), 9u);  // after 日
+  EXPECT_EQ(*byte_offset_of(text, 3, 2, "t"), 6u);   // after é
+  EXPECT_EQ(*byte_offset_of(text, 3, 3, "t"), 9u);   // after 日
   EXPECT_EQ(*byte_offset_of(text, 3, 4, "t"), 10u);  // before \r
   EXPECT_EQ(*byte_offset_of(text, 4, 5, "t"), text.size());
 }

@@ -70,8 +70,7 @@ TEST(Engine, ThreadsAndBlocksDoNotChangeAnAnswer) {
 TEST(Engine, EveryLevelOfThisMachineCanBeAskedFor) {
   const auto best = cpu::cpu_level();
   if (!best.ok()) GTEST_SKIP() << best.status().message();
-  EXPECT_NE(open_tiny({.cpu_level = "avx2"})->backend_line().find("cpu avx2, "),
-            std::string::npos);
+  EXPECT_NE(open_tiny({.cpu_level = "avx2"})->backend_line().find("cpu avx2, "), std::string::npos);
   EXPECT_EQ(Engine::open({.model_folder = kTinyModel, .cpu_level = "sse"}).status().message(),
             "cpu: found 'sse', expected avx2 or avx512");
 }
@@ -122,8 +121,8 @@ TEST(Engine, ResetForgets) {
 }
 
 TEST(Engine, LoadingCanBeCancelled) {
-  const auto result = Engine::open(
-      {.model_folder = kTinyModel, .on_load = [](int64_t, int64_t) { return false; }});
+  const auto result =
+      Engine::open({.model_folder = kTinyModel, .on_load = [](int64_t, int64_t) { return false; }});
   EXPECT_EQ(result.status().code(), StatusCode::kCancelled);
 }
 

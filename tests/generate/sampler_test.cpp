@@ -19,7 +19,9 @@ namespace {
 
 constexpr int64_t kRows = 12;  // the last two are padding, 5 is a hole
 
-std::vector<TokenId> candidate_ids() { return {0, 1, 2, 3, 4, 6, 7, 8, 9}; }
+std::vector<TokenId> candidate_ids() {
+  return {0, 1, 2, 3, 4, 6, 7, 8, 9};
+}
 
 // Padding and hole would win if they were looked at.
 std::vector<float> sample_logits() {

@@ -297,8 +297,9 @@ const std::vector<MoeShape> kMoeShapes = {
 // same sums of magnitudes; 64 + both depths covers the three products and the functions between
 // them. In BF16 a hidden value may in addition fall on the other side of a rounding boundary, one
 // spacing (2^-8) apart: for one token in three at these depths (an error of 1e-6 against 2^-8, some
-// 640 values), and by as much as that value weighs. So the root mean square stays below 2^-8 of that
-// of the values however it falls, and over many tokens three outputs in four are the oracle's bits.
+// 640 values), and by as much as that value weighs. So the root mean square stays below 2^-8 of
+// that of the values however it falls, and over many tokens three outputs in four are the oracle's
+// bits.
 void compare_moe(const Experts& e, const Tokens& tokens, const Guarded& actual,
                  Precision precision) {
   const auto count = static_cast<int64_t>(tokens.shared_weights.size());
