@@ -80,6 +80,8 @@ class Workspace {
   ~Workspace();
   int64_t block_tokens() const;
   int64_t bytes() const;
+  static int64_t bytes_needed(const ModelConfig& config, int64_t block_tokens, int64_t capacity,
+                              int threads);
   struct Impl;
   Impl& impl() { return *impl_; }
 

@@ -110,18 +110,25 @@ AttentionArgs attention_arguments(const ModelConfig& c) {
   return args;
 }
 
-Workspace::Impl::Impl(const ModelConfig& config, int64_t block, int64_t tokens, int thread_count)
+Workspace::Impl::Impl(int64_t block, int64_t tokens, int thread_count)
     : block_tokens(block), capacity(tokens), threads(thread_count) {
   CHECK(block > 0 && tokens > 0 && thread_count > 0, block, tokens, thread_count);
+}
+
+int64_t Workspace::bytes_needed(const ModelConfig& config, int64_t block_tokens, int64_t capacity,
+                                int threads) {
+  Impl sizes(block_tokens, capacity, threads);
   Carver measure(nullptr);
-  carve(*this, config, measure);
-  memory = LazyBytes(measure.used() * static_cast<int64_t>(sizeof(float)));
-  Carver carver(reinterpret_cast<float*>(memory.data()));
-  carve(*this, config, carver);
+  carve(sizes, config, measure);
+  return measure.used() * static_cast<int64_t>(sizeof(float));
 }
 
 Workspace::Workspace(const ModelConfig& config, int64_t block_tokens, int64_t capacity, int threads)
-    : impl_(std::make_unique<Impl>(config, block_tokens, capacity, threads)) {}
+    : impl_(std::make_unique<Impl>(block_tokens, capacity, threads)) {
+  impl_->memory = LazyBytes(bytes_needed(config, block_tokens, capacity, threads));
+  Carver carver(reinterpret_cast<float*>(impl_->memory.data()));
+  carve(*impl_, config, carver);
+}
 Workspace::Workspace(Workspace&&) noexcept = default;
 Workspace& Workspace::operator=(Workspace&&) noexcept = default;
 Workspace::~Workspace() = default;

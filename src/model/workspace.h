@@ -12,7 +12,8 @@
 namespace moray {
 
 struct Workspace::Impl {
-  Impl(const ModelConfig& config, int64_t block_tokens, int64_t capacity, int threads);
+  // Sizes only; workspace.cpp fills in the buffers.
+  Impl(int64_t block_tokens, int64_t capacity, int threads);
 
   int64_t block_tokens;
   int64_t capacity;

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -25,7 +26,8 @@ namespace moray {
 namespace {
 
 constexpr int kSkipped = 77;
-constexpr uint64_t kMutations = 2'000'000;  // under a minute an entry
+constexpr uint64_t kMutations = 2'000'000;
+constexpr std::chrono::seconds kTimeLimit{60};  // an entry; slow parsers get fewer mutations
 
 struct ReplayOptions {
   uint64_t seed = std::random_device{}();
@@ -117,7 +119,12 @@ void run(const std::string& input) {
 void run_mutations(const ReplayOptions& options) {
   const std::vector<std::string> seeds = fuzz_seeds();
   for (const std::string& seed : seeds) run(seed);
+  const auto end = std::chrono::steady_clock::now() + kTimeLimit;
   for (uint64_t number = 0; number < options.mutations; ++number) {
+    if (number % 256 == 0 && std::chrono::steady_clock::now() > end) {
+      fmt::print("stopped after {} mutations: time is up\n", number);
+      return;
+    }
     if (options.trace) fmt::print(stderr, "mutation {}\n", number);
     // Each mutation has its own generator, so that it can be run again alone.
     std::mt19937_64 random(options.seed * 0x9e3779b97f4a7c15u + number);

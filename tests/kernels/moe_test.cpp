@@ -40,6 +40,29 @@ struct RouterShape {
 };
 const std::vector<RouterShape> kRouters = {{32, 256, 4}, {256, 2048, 8}, {5, 33, 5}, {1, 8, 1}};
 
+// Where the two choose differently, the oracle's own probabilities of both choices must be as close
+// as the error of a weight, `relative`, explains: a near tie and nothing else.
+void expect_same_experts(const Routing& actual, const Routing& expected, RouteArgs args,
+                         double relative) {
+  const int64_t top_k = args.top_k;
+  const int64_t experts = args.gate.rows;
+  args.top_k = experts;
+  args.normalise = false;
+  const Routing all = run_route(nullptr, args);
+  for (int64_t i = 0; i < args.tokens * top_k; ++i) {
+    const int32_t found = actual.ids[size_t(i)];
+    const int32_t wanted = expected.ids[size_t(i)];
+    if (found == wanted) continue;
+    double chance[2] = {};
+    for (int64_t j = i / top_k * experts; j < (i / top_k + 1) * experts; ++j) {
+      if (all.ids[size_t(j)] == found) chance[0] = all.weights[size_t(j)];
+      if (all.ids[size_t(j)] == wanted) chance[1] = all.weights[size_t(j)];
+    }
+    EXPECT_NEAR(chance[0], chance[1], 2 * relative * chance[1])
+        << "slot " << i << ": found expert " << found << ", expected " << wanted;
+  }
+}
+
 // A logit errs by (k/16 + 24) epsilons of sum |w x| as linear does, say e; a weight then by 2 e of
 // itself from numerator and denominator and some epsilons from exp and division.
 TEST(Route, AgreesWithTheOracle) {
@@ -76,12 +99,7 @@ TEST(Route, AgreesWithTheOracle) {
                        [&](int64_t i) { return 2 * error * expected.weights[size_t(i)] + 1e-9; });
           expect_close(actual.shared.data(), expected.shared.data(), tokens,
                        [&](int64_t) { return error; });
-          for (size_t i = 0; i < actual.ids.size(); ++i) {
-            // Experts may swap only where their weights are as close as the error.
-            const bool near = std::abs(actual.weights[i] - expected.weights[i]) < 1e-4f;
-            ASSERT_TRUE(actual.ids[i] == expected.ids[i] || near) << i;
-          }
-          EXPECT_EQ(actual.ids, expected.ids);
+          expect_same_experts(actual, expected, args, 2 * error);
         }
       }
     }
@@ -278,8 +296,9 @@ const std::vector<MoeShape> kMoeShapes = {
 // about 0.2 and |x| about 1 the chain gate/up -> SiLU product -> down keeps that relative to the
 // same sums of magnitudes; 64 + both depths covers the three products and the functions between
 // them. In BF16 a hidden value may in addition fall on the other side of a rounding boundary, one
-// spacing apart. That is rare (an error of 1e-6 against a spacing of 2^-7), so beside the loose
-// bound by element the root mean square must stay below 2^-10 of that of the values.
+// spacing (2^-8) apart: for one token in three at these depths (an error of 1e-6 against 2^-8, some
+// 640 values), and by as much as that value weighs. So the root mean square stays below 2^-8 of that
+// of the values however it falls, and over many tokens three outputs in four are the oracle's bits.
 void compare_moe(const Experts& e, const Tokens& tokens, const Guarded& actual,
                  Precision precision) {
   const auto count = static_cast<int64_t>(tokens.shared_weights.size());
@@ -289,13 +308,18 @@ void compare_moe(const Experts& e, const Tokens& tokens, const Guarded& actual,
   ref::moe(args);
   const bool rounds = precision == Precision::kBfloat16;
   double squares = 0, error_squares = 0;
+  size_t unequal = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
+    unequal += actual.data()[i] != expected[i];
     squares += double{expected[i]} * expected[i];
     error_squares += std::pow(double{actual.data()[i]} - expected[i], 2);
   }
   const double size = std::sqrt(squares / double(expected.size()));
   EXPECT_LE(std::sqrt(error_squares / double(expected.size())),
-            size * (rounds ? 0x1p-10 : 256 * kF32Epsilon));
+            size * (rounds ? 0x1p-8 : 256 * kF32Epsilon));
+  if (rounds && count >= 17) {
+    EXPECT_LE(unequal, expected.size() / 4);
+  }
   expect_close(actual.data(), expected.data(), actual.size(), [&](int64_t i) {
     return rounds ? 2 * kBf16Spacing * (std::abs(double{expected[size_t(i)]}) + size)
                   : 4096 * kF32Epsilon * (std::abs(double{expected[size_t(i)]}) + size);
