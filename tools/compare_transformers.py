@@ -14,6 +14,7 @@ Needs torch, transformers, tokenizers and a built `logits_dump` (ninja -C build 
 """
 
 import argparse
+import hashlib
 import json
 import pathlib
 import re
@@ -126,7 +127,15 @@ def report(label, golden, found, positions):
                   f"KL {kl[i]:.1e}")
 
 
-def write_golden(path, tokens, positions, golden, model):
+def weights_hash(folder):
+    """SHA-256 over all shards in name order: which weights a golden file belongs to."""
+    digest = hashlib.sha256()
+    for shard in sorted(folder.glob("*.safetensors")):
+        digest.update(shard.read_bytes())
+    return digest.hexdigest()
+
+
+def write_golden(path, tokens, positions, golden, folder, text):
     """Token ids and the most likely tokens with their log-probabilities at some positions."""
     rows = [i for i, p in enumerate(positions) if p % 8 == 7 or p >= len(tokens) - LAST]
     top = golden[rows].topk(GOLDEN_TOP)
@@ -134,7 +143,8 @@ def write_golden(path, tokens, positions, golden, model):
                "positions": torch.tensor([positions[i] for i in rows]).int(),
                "top_ids": top.indices.int(), "top_log_probabilities": top.values}, path,
               metadata=provenance(script="tools/compare_transformers.py", dtype="float32",
-                                  model=pathlib.Path(model).name))
+                                  model=folder.name, weights_sha256=weights_hash(folder),
+                                  text=pathlib.Path(text).name))
     pathlib.Path(path).chmod(0o644)
 
 
@@ -166,7 +176,7 @@ def main():
     print(f"transformers {transformers.__version__} FP32: {len(tokens)} tokens, "
           f"mean log-probability {chosen.mean():.3f}")
     if options.golden:
-        write_golden(options.golden, tokens, positions, golden, folder)
+        write_golden(options.golden, tokens, positions, golden, folder, options.text)
     found = moray_logits(options, tokens, positions, golden.shape[-1])
     report(f"Moray {options.precision}", golden, found, positions)
     if options.yardstick:

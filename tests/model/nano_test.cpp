@@ -58,11 +58,12 @@ void expect_near(const Score& score, double kl_allowed, double top_needed) {
   EXPECT_GE(static_cast<double>(score.same_top) / count, top_needed);
 }
 
-void compare(const Weights& weights, const Golden& golden, Precision precision, double kl_allowed,
-             double top_needed) {
+void compare(const Weights& weights, const Golden& golden, const cpu::Kernels& kernels,
+             Precision precision, double kl_allowed, double top_needed) {
   const auto count = static_cast<int64_t>(golden.tokens.size());
   const int64_t vocab = weights.config.vocab_rows;
   ThreadPool pool(2);
+  const cpu::Context context(pool, kernels);
   Workspace workspace(weights.config, kBlockTokens, count, 2);
   State state(weights.config, count, precision);
   std::vector<float> logits(static_cast<size_t>(kBlockTokens * vocab));
@@ -73,7 +74,7 @@ void compare(const Weights& weights, const Golden& golden, Precision precision, 
     const int64_t rows = std::min(kBlockTokens, count - at);
     const bool wanted = next < golden.positions.size() && golden.positions[next] < at + rows;
     forward(
-        weights, pool, workspace,
+        weights, context, workspace,
         {.tokens =
              std::span(golden.tokens).subspan(static_cast<size_t>(at), static_cast<size_t>(rows)),
          .state = &state,
@@ -118,13 +119,18 @@ class Nano : public ::testing::Test {
   Golden golden_;
 };
 
-TEST_F(Nano, DefaultPrecisionAgreesWithTransformers) {
-  compare(*weights_, golden_, Precision::kBfloat16, 1e-3, 0.99);
+TEST_F(Nano, DefaultPrecisionAgreesWithTransformersAtEveryInstructionLevel) {
+  for (cpu::Level level : {cpu::Level::kAvx2, cpu::Level::kAvx512}) {
+    const auto kernels = cpu::kernels_for(level);
+    if (!kernels.ok()) continue;  // the best level is one of the two, so that one always runs
+    SCOPED_TRACE(std::string(cpu::level_name(level)));
+    compare(*weights_, golden_, **kernels, Precision::kBfloat16, 1e-3, 0.99);
+  }
 }
 
 // FP32 sums in another order move a log-probability by some 1e-5, its KL by the square of that.
 TEST_F(Nano, Float32AgreesWithTransformersClosely) {
-  compare(*weights_, golden_, Precision::kFloat32, 1e-6, 1.0);
+  compare(*weights_, golden_, cpu::best_kernels(), Precision::kFloat32, 1e-6, 1.0);
 }
 
 }  // namespace
