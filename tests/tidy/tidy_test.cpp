@@ -162,8 +162,8 @@ TEST(Tidy, FilesSayWhatTheyAreFor) {
 
 TEST(Tidy, LibraryCodeNeitherPrintsNorExitsNorReadsTheEnvironment) {
   static const std::regex banned(
-      R"rx((^|[^_[:alnum:]])(std::)?(exit|_exit|quick_exit|printf|puts|getenv|system|popen))rx"
-      R"rx(\s*\()rx");
+      R"rx((^|[^_[:alnum:]])((exit|_exit|quick_exit|abort|[fv]*printf|f?puts|perror|system|popen)rx"
+      R"rx(|(secure_)?getenv)\s*\(|(cout|cerr|clog|stdout|stderr)\b))rx");
   // Where the contract is to end the process: a failed CHECK and the guard for shrunken files.
   const std::set<std::string> exempt = {"src/base/check.cpp", "src/base/mapped_file.cpp"};
   for_each_line(source_files(),
