@@ -214,9 +214,14 @@ Result<std::shared_ptr<const Engine>> LoadedEngine::load(const EngineOptions& op
 
 std::string LoadedEngine::backend_line() const {
   const char* reason = options_.cpu_level.empty() ? "the best level of this machine" : "as asked";
-  return fmt::format("cpu {}, {} thread{} ({}; this build computes on the CPU)",
+  const char* products = "";  // AVX2 machines never have them
+  if (level_ == cpu::Level::kAvx512) {
+    products = cpu::has_bf16_products(*kernels_) ? ", with BF16 products"
+                                                 : ", without BF16 products, which this CPU lacks";
+  }
+  return fmt::format("cpu {}, {} thread{} ({}{}; this build computes on the CPU)",
                      cpu::level_name(level_), pool_->thread_count(),
-                     pool_->thread_count() == 1 ? "" : "s", reason);
+                     pool_->thread_count() == 1 ? "" : "s", reason, products);
 }
 
 std::string LoadedEngine::weights_line() const {

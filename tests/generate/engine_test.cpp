@@ -71,6 +71,12 @@ TEST(Engine, EveryLevelOfThisMachineCanBeAskedFor) {
   const auto best = cpu::cpu_level();
   if (!best.ok()) GTEST_SKIP() << best.status().message();
   EXPECT_NE(open_tiny({.cpu_level = "avx2"})->backend_line().find("cpu avx2, "), std::string::npos);
+  EXPECT_EQ(open_tiny({.cpu_level = "avx2"})->backend_line().find("BF16"), std::string::npos);
+  if (*best == cpu::Level::kAvx512) {  // a machine without the fast products is told so
+    const char* products = cpu::has_bf16_products(cpu::best_kernels()) ? "with BF16 products"
+                                                                       : "without BF16 products";
+    EXPECT_NE(open_tiny()->backend_line().find(products), std::string::npos);
+  }
   EXPECT_EQ(Engine::open({.model_folder = kTinyModel, .cpu_level = "sse"}).status().message(),
             "cpu: found 'sse', expected avx2 or avx512");
 }

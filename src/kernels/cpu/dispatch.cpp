@@ -71,6 +71,10 @@ std::string_view level_name(Level level) {
   return level == Level::kAvx2 ? "avx2" : "avx512";
 }
 
+bool has_bf16_products(const Kernels& kernels) {
+  return kernels.has_bf16_products;
+}
+
 Result<Level> cpu_level() {
   const std::string missing = missing_for_avx2();
   if (!missing.empty()) {

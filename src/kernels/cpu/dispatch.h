@@ -20,6 +20,9 @@ struct Kernels;
 
 std::string_view level_name(Level level);  // "avx2", "avx512"
 
+// Whether the table multiplies BF16 pairs in one instruction; at kAvx512 a machine may lack it.
+bool has_bf16_products(const Kernels& kernels);
+
 // The best level of this machine, or kUnsupported naming the features that x86-64-v3 lacks here.
 Result<Level> cpu_level();
 
