@@ -188,7 +188,7 @@ void add_eval(CLI::App* root, Options* options) {
       root->add_subcommand("eval", "Bits per byte of whole text files, their first token included");
   add_model(app, options);
   app->add_option("--text", options->text_files, "Files to score")
-      ->type_name("FILE...")
+      ->type_name("FILE")
       ->required();
   add_engine(app, &options->common);
   add_quiet(app, &options->common);

@@ -19,6 +19,7 @@ require_packages() {
     return 0
   fi
   missing=$(missing_packages "$@")
+  missing=${missing% }
   [ -n "$missing" ] || return 0
   echo "Installing with apt-get, $why: $missing" >&2
   if [ "$(id -u)" -ne 0 ]; then
