@@ -68,6 +68,7 @@ struct GenerateResult {
   std::vector<TokenId> tokens;  // sampled, the ending one included
   StopReason stop_reason = StopReason::kMaxTokens;
   int64_t prompt_tokens = 0;
+  int64_t prefill_tokens = 0;  // of these, read; fewer when cancelled
   double prefill_seconds = 0;
   double decode_seconds = 0;  // of tokens.size() - 1 steps after the prompt's own
 };

@@ -110,9 +110,10 @@ Status system_error(const std::string& path, int error) {
   const bool absent = error == ENOENT || error == ENOTDIR;
   // A socket cannot be opened at all; a looping link never reaches a file.
   const bool wrong_kind = error == ENXIO || error == ELOOP;
-  const StatusCode code = absent       ? StatusCode::kNotFound
-                          : wrong_kind ? StatusCode::kInvalidFile
-                                       : StatusCode::kIo;
+  const StatusCode code = absent            ? StatusCode::kNotFound
+                          : wrong_kind      ? StatusCode::kInvalidFile
+                          : error == ENOMEM ? StatusCode::kExhausted
+                                            : StatusCode::kIo;
   return Status(
       code, fmt::format("{}: found '{}', expected a readable file", path, std::strerror(error)));
 }

@@ -26,20 +26,28 @@ std::string stop_line(const GenerateResult& result, const Engine& engine, int64_
     case StopReason::kContextFull:
       return fmt::format("context full at {} tokens", engine.context());
     case StopReason::kCancelled:
-      return "interrupted; the answer is incomplete";
+      return "interrupted";
   }
   return "";
+}
+
+// "213450 tokens", or "4352 of 213450 tokens" when reading was interrupted.
+std::string prompt_amount(const GenerateResult& result) {
+  if (result.prefill_tokens == result.prompt_tokens) {
+    return fmt::format("{} tokens", result.prompt_tokens);
+  }
+  return fmt::format("{} of {} tokens", result.prefill_tokens, result.prompt_tokens);
 }
 
 void print_statistics(const GenerateResult& result, const Engine& engine, int64_t max_tokens) {
   const int64_t sampled = static_cast<int64_t>(result.tokens.size());
   print_note(
-      fmt::format("\nprompt:  {} tokens in {:.2f} s{}\n"
+      fmt::format("\nprompt:  {} in {:.2f} s{}\n"
                   "answer:  {} tokens in {:.2f} s{}\n"
                   "stopped: {}\n"
                   "{}",
-                  result.prompt_tokens, result.prefill_seconds,
-                  rate(result.prompt_tokens, result.prefill_seconds), sampled,
+                  prompt_amount(result), result.prefill_seconds,
+                  rate(result.prefill_tokens, result.prefill_seconds), sampled,
                   result.decode_seconds, rate(sampled - 1, result.decode_seconds),
                   stop_line(result, engine, max_tokens), engine_lines(engine)));
 }

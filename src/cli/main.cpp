@@ -1,4 +1,8 @@
 // moray: parse, run one command, report. The only place that turns a Status into an exit code.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <csignal>
 #include <new>
 
@@ -50,8 +54,20 @@ ExitCode show_text(const ParsedOptions& parsed, Output& output) {
   return exit_code_of(status.code());
 }
 
+// A file opened while stdout or stderr is closed would get its number, and the text meant for the
+// stream. What stands in here refuses to be used, so that the loss is still an error.
+void occupy_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;
+    // open() takes the lowest free number: this stream's.
+    if (open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY) != stream) return;
+  }
+}
+
 ExitCode moray_main(int argc, const char* const* argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of write(), handled in output.cpp
+  std::signal(SIGXFSZ, SIG_IGN);  // so is a file at its size limit
+  occupy_closed_streams();
   install_shrink_guard(static_cast<int>(ExitCode::kBadFile));
   Output output = Output::standard();
   const ParsedOptions parsed = parse_options(argc, argv);
@@ -61,8 +77,11 @@ ExitCode moray_main(int argc, const char* const* argv) {
   const Status written = output.finish();
   if (output.is_closed()) return ExitCode::kOk;
   if (!written.ok()) status = written;
-  if (is_interrupted()) return ExitCode::kInterrupted;
   if (status.ok()) return ExitCode::kOk;
+  if (is_interrupted()) {
+    print_note("interrupted: what was printed is incomplete");
+    return ExitCode::kInterrupted;
+  }
   print_error_line(status);
   return exit_code_of(status.code());
 }

@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "src/cli/option_values.h"
+#include "src/cli/output.h"
 #include "src/cli/version.h"
 
 namespace moray {
@@ -49,11 +50,17 @@ void add_repeated(CLI::App* app, const std::string& name, const std::string& hel
       ->allow_extra_args(false);
 }
 
+// An empty argument is mostly an unset variable of a script; it must not mean the default.
+std::string refuse_empty(const std::string& text) {
+  return text.empty() ? "found '', expected a name" : "";
+}
+
 void add_model(CLI::App* app, Options* options) {
   app->add_option("MODEL,-m,--model", options->common.model,
                   "Folder, Hugging Face cache id (org/name) or name under models/; "
                   "default: the model that ships")
-      ->type_name("");
+      ->type_name("")
+      ->check(refuse_empty);
 }
 
 void add_engine(CLI::App* app, CommonOptions* common) {
@@ -226,7 +233,8 @@ void add_bench(CLI::App* root, Options* options) {
               options->format = text == "md" ? BenchFormat::kMarkdown : BenchFormat::kJsonLines;
             });
   app->add_option("--output-file", options->output_file, "Write there instead of stdout")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(refuse_empty);
   add_engine(app, &options->common);
   add_quiet(app, &options->common);
   app->callback([options] { options->command = Command::kBench; });
@@ -314,10 +322,7 @@ std::string error_line(const CLI::App& root, const CLI::ParseError& error,
   } else if (dynamic_cast<const CLI::ValidationError*>(&error) == nullptr) {
     what = "option: " + what;
   }
-  for (char& c : what) {
-    if (c == '\n') c = ' ';
-  }
-  return fmt::format("error: {} (see `{}`)", what, help);
+  return one_line(fmt::format("error: {} (see `{}`)", what, help));
 }
 
 }  // namespace

@@ -4,10 +4,13 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <utility>
+
+#include "moray/text.h"
 
 namespace moray {
 
@@ -19,6 +22,7 @@ Output::Output(Output&& other) noexcept
       name_(std::move(other.name_)),
       is_terminal_(other.is_terminal_),
       is_closed_(other.is_closed_),
+      must_empty_(other.must_empty_),
       status_(std::move(other.status_)) {}
 
 Output::~Output() {
@@ -30,7 +34,7 @@ Output Output::standard() {
 }
 
 Result<Output> Output::to_file(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (descriptor < 0) {
     const StatusCode code = errno == ENOENT || errno == ENOTDIR ? StatusCode::kNotFound
                             : errno == ENOSPC                   ? StatusCode::kExhausted
@@ -38,7 +42,9 @@ Result<Output> Output::to_file(const std::string& path) {
     return Status(code, fmt::format("{}: found '{}', expected a file that can be written", path,
                                     std::strerror(errno)));
   }
-  return Output(descriptor, path);
+  Output output(descriptor, path);
+  output.must_empty_ = true;
+  return output;
 }
 
 void Output::fail(int error) {
@@ -54,6 +60,10 @@ void Output::fail(int error) {
 }
 
 bool Output::write(std::string_view text) {
+  // EINVAL: a pipe or a device, which has no old content.
+  if (std::exchange(must_empty_, false) && ftruncate(descriptor_, 0) != 0 && errno != EINVAL) {
+    fail(errno);
+  }
   while (status_.ok() && !text.empty()) {
     const ssize_t written = ::write(descriptor_, text.data(), text.size());
     if (written >= 0) {
@@ -71,8 +81,23 @@ Status Output::finish() {
   return status_;
 }
 
+std::string one_line(std::string_view text) {
+  std::string line;
+  while (!text.empty()) {
+    const size_t valid = std::min(first_invalid_byte(text), text.size());
+    for (const char c : text.substr(0, valid)) {
+      const auto byte = static_cast<unsigned char>(c);
+      line += byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+    }
+    if (valid == text.size()) break;
+    line += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[valid]));
+    text.remove_prefix(valid + 1);
+  }
+  return line;
+}
+
 void print_error_line(const Status& status) {
-  std::fprintf(stderr, "error: %s\n", status.message().c_str());
+  print_note(one_line("error: " + status.message()));
 }
 
 void print_note(std::string_view text) {

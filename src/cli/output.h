@@ -16,7 +16,8 @@ namespace moray {
 class Output {
  public:
   static Output standard();
-  // Creates or empties `path`.
+  // Creates `path`; an older content goes with the first byte written, not before, so that a run
+  // that is refused costs nobody a result.
   static Result<Output> to_file(const std::string& path);
 
   Output(Output&& other) noexcept;
@@ -40,8 +41,13 @@ class Output {
   std::string name_;
   bool is_terminal_;
   bool is_closed_ = false;
+  bool must_empty_ = false;  // a file with what an earlier run left
   Status status_;
 };
+
+// `text` with control bytes and whatever is not UTF-8 as \xNN: file names and arguments may hold
+// line ends and terminal codes, and an error is one line.
+std::string one_line(std::string_view text);
 
 // Writes to stderr; nothing can be done if that fails.
 void print_error_line(const Status& status);

@@ -198,6 +198,7 @@ void refuse_unused_features(const JsonFields& text) {
        {"attention_bias", "qkv_bias", "use_sliding_window", "mtp_use_dedicated_embeddings"}) {
     if (text.boolean(name).value_or(false)) refuse(name, "false");
   }
+  if (!text.boolean("attn_output_gate").value_or(true)) refuse("attn_output_gate", "true");
   if (text.string("hidden_act").value_or("silu") != "silu") refuse("hidden_act", "'silu'");
   if (text.integer("decoder_sparse_step", 0, 1024).value_or(1) != 1) {
     refuse("decoder_sparse_step", "1: experts in every layer");

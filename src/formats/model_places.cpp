@@ -123,7 +123,8 @@ Result<std::string> resolve_model(const std::string& name, const ModelPlaces& pl
   }
   if (is_folder(name)) {
     // Without trailing slashes, so that the last component is the model's name.
-    if (is_model_folder(name)) return name.substr(0, name.find_last_not_of('/') + 1);
+    const size_t last = name.find_last_not_of('/');
+    if (is_model_folder(name)) return last == std::string::npos ? "/" : name.substr(0, last + 1);
     return Status(StatusCode::kInvalidFile,
                   fmt::format("{}: found no config.json, expected a model folder", name));
   }

@@ -288,8 +288,8 @@ Result<std::shared_ptr<const Engine>> Engine::open(const EngineOptions& options)
     return Status(StatusCode::kExhausted,
                   options.model_folder + ": found no memory left while loading, expected more");
   } catch (const std::system_error& error) {  // what std::thread throws at a limit
-    return Status(StatusCode::kExhausted, fmt::format("threads: found '{}', expected to start {}",
-                                                      error.what(), options.threads));
+    return Status(StatusCode::kExhausted,
+                  fmt::format("threads: found '{}', expected to start them", error.what()));
   }
 }
 

@@ -190,9 +190,11 @@ Result<GenerateResult> ModelSession::generate(const std::vector<TokenId>& prompt
   RETURN_IF_ERROR(check_tokens(prompt));
   GenerateResult result;
   result.prompt_tokens = static_cast<int64_t>(prompt.size());
+  const int64_t before = position();
   const auto prefill_start = std::chrono::steady_clock::now();
   const bool is_complete = prefill(prompt, options.on_prefill, options.cancel);
   result.prefill_seconds = seconds_since(prefill_start);
+  result.prefill_tokens = position() - before;
   if (!is_complete) {
     result.stop_reason = StopReason::kCancelled;
     return result;

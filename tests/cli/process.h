@@ -35,6 +35,8 @@ struct ProcessRequest {
   std::vector<std::string> environment;  // "NAME=value", besides PATH
   std::string folder;                    // to start in
   int64_t address_space_bytes = 0;       // ulimit -v; 0: none
+  int64_t file_bytes_max = -1;           // ulimit -f; -1: none
+  bool closes_error_stream = false;      // 2>&-
   // Called with the pid after each piece of output; may signal it. False closes the reading end.
   std::function<bool(pid_t, const std::string& out)> on_output;
 };
@@ -57,6 +59,12 @@ namespace process_detail {
     const rlimit limit = {bytes, bytes};
     setrlimit(RLIMIT_AS, &limit);
   }
+  if (request.file_bytes_max >= 0) {
+    const auto bytes = static_cast<rlim_t>(request.file_bytes_max);
+    const rlimit limit = {bytes, bytes};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  if (request.closes_error_stream) close(2);
   signal(SIGPIPE, SIG_DFL);
   std::vector<char*> arguments;
   for (const std::string& argument : request.arguments) {

@@ -86,6 +86,37 @@ TEST(Streams, AFullDiskIsOneLineAndItsCode) {
                  6, {"/dev/full: found 'No space left on device'"});
 }
 
+// A size limit (ulimit -f) is a full disk, not a death by signal.
+TEST(Streams, AFileSizeLimitIsOneLineAndItsCode) {
+  TempFolder folder;
+  ProcessRequest request = moray_request({"bench", "-m", kTinyModel, "-p", "4", "-n", "0", "-r",
+                                          "1", "--output-file", folder / "out"});
+  request.file_bytes_max = 0;
+  expect_refusal(run_process(request), 6, {"out: found 'File too large'"});
+}
+
+// A refused run leaves the results of an earlier one alone; one that writes replaces them.
+TEST(Streams, AnOutputFileIsEmptiedByTheFirstResult) {
+  TempFolder folder;
+  const std::string file = folder.write("out", std::string(100000, 'x'));
+  const std::vector<std::string> bench = {
+      "bench", "-p", "4", "-n", "0", "-r", "1", "-o", "jsonl", "--output-file", file, "-m"};
+  expect_refusal(moray(with(bench, {"no-such-model"})), 4, {"no-such-model"});
+  EXPECT_EQ(file_content(file).size(), 100000u);
+  EXPECT_EQ(moray(with(bench, {kTinyModel})).exit_code, 0);
+  EXPECT_TRUE(nlohmann::json::accept(file_content(file))) << file_content(file);
+}
+
+// A file must not get the number of a closed stream and with it that stream's text.
+TEST(Streams, AClosedErrorStreamDoesNotWriteIntoTheOutputFile) {
+  TempFolder folder;
+  const std::string file = folder / "out";
+  ProcessRequest request = moray_request({"bench", "-m", "no-such-model", "--output-file", file});
+  request.closes_error_stream = true;
+  EXPECT_EQ(run_process(request).exit_code, 4);
+  EXPECT_EQ(file_content(file), "");
+}
+
 TEST(Streams, AClosedPipeEndsQuietly) {
   ProcessRequest request = moray_request(kEndless);
   request.on_output = [](pid_t, const std::string&) { return false; };
@@ -105,8 +136,8 @@ TEST(Streams, CtrlCStopsCleanlyWithStatistics) {
   const ProcessResult result = run_process(request);
   EXPECT_EQ(result.exit_code, 130) << result.err;
   EXPECT_FALSE(result.out.empty());
-  EXPECT_NE(result.err.find("stopped: interrupted; the answer is incomplete"), std::string::npos)
-      << result.err;
+  EXPECT_NE(result.err.find("stopped: interrupted\n"), std::string::npos) << result.err;
+  EXPECT_TRUE(result.err.ends_with("interrupted: what was printed is incomplete\n")) << result.err;
   EXPECT_EQ(result.err.find("error:"), std::string::npos) << result.err;
 }
 
@@ -120,6 +151,7 @@ TEST(Streams, CtrlCEndsABench) {
   const ProcessResult result = run_process(request);
   EXPECT_EQ(result.exit_code, 130) << result.err;
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1);  // pp4 and no torn tg2000
+  EXPECT_EQ(result.err, "interrupted: what was printed is incomplete\n");
 }
 
 // A small model is copied while loading and does not notice; of a larger one a page is missed, and

@@ -165,6 +165,7 @@ TEST(ModelConfigErrors, FeaturesNoModelUses) {
   expect_edits_refused(
       kTinyConfig,
       {{"/attention_bias", true, unsupported, "attention_bias: found true, expected false"},
+       {"/attn_output_gate", false, unsupported, "attn_output_gate: found false, expected true"},
        {"/use_sliding_window", true, unsupported, "use_sliding_window: found true"},
        {"/mtp_use_dedicated_embeddings", true, unsupported, "mtp_use_dedicated_embeddings: found"},
        {"/decoder_sparse_step", 2, unsupported, "decoder_sparse_step: found 2, expected 1"},

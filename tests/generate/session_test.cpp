@@ -24,6 +24,7 @@ TEST(Session, FeedsInBlocksAndReportsEach) {
   EXPECT_EQ(result->tokens, (std::vector<TokenId>{'y', 'e', 's', kEnd}));
   EXPECT_EQ(result->stop_reason, StopReason::kEndOfSequence);
   EXPECT_EQ(result->prompt_tokens, 10);
+  EXPECT_EQ(result->prefill_tokens, 10);
   EXPECT_EQ(fake->calls, (std::vector<size_t>{4, 4, 2, 1, 1, 1}));
   EXPECT_EQ(reports, (std::vector<std::pair<int64_t, int64_t>>{{4, 10}, {8, 10}, {10, 10}}));
   EXPECT_EQ(session->tokens(), ids("0123456789yes"));
@@ -207,6 +208,8 @@ TEST(Session, CancelKeepsAPrefixAndIsNoError) {
   auto result = session->generate(ids("123456789"), options);
   EXPECT_EQ(result->stop_reason, StopReason::kCancelled);
   EXPECT_EQ(session->tokens(), ids("12345678"));
+  EXPECT_EQ(result->prompt_tokens, 9);
+  EXPECT_EQ(result->prefill_tokens, 8);
   options.on_prefill = nullptr;
   std::atomic<bool> cancel{false};
   options.cancel = &cancel;
