@@ -61,7 +61,8 @@ TEST(TensorBinder, B49_ScalesMustFitTheirWeight) {
     const std::string message = complaint_about(fp8_with_scales(f32_tensor({2, 2}, values)));
     EXPECT_NE(message.find("at element 2, expected finite values"), std::string::npos) << message;
   }
-  EXPECT_EQ(complaint_about(fp8_with_scales(f32_tensor({2, 2}, {1, 0, 1, -1}))),
+  const std::vector<float> negative = {1, 0, 1, -1};
+  EXPECT_EQ(complaint_about(fp8_with_scales(f32_tensor({2, 2}, negative))),
             "w.weight_scale_inv: found -1 at element 3, expected scales of at least 0");
 }
 
