@@ -79,7 +79,8 @@ def figures(results, summary, log):
     lines = ["| figure | measured | aim | |", "|---|---|---|---|"]
     lines += [f"| {n} | {v} | {a} | {'' if met is None else verdict(met)} |"
               for n, v, a, met in rows]
-    return "\n".join(lines) + "\n\n" + breakdown(text, results["xz9"], experts, code) + "\n" + run_of(summary, log)
+    return "\n".join(lines) + "\n\n" + breakdown(
+        text, results["xz9"], experts, code) + "\n" + run_of(summary, log)
 
 
 def breakdown(text, xz, experts, code):
@@ -90,7 +91,8 @@ def breakdown(text, xz, experts, code):
                   for name, v in text[kind].items()]
     lines += ["", "| layer | CV | least / mean | most / mean | deviation of shares, points |",
               "|---|---|---|---|---|"]
-    lines += [f"| {i} | {x['cv']:.3f} | {x['least_over_mean']:.3f} | {x['most_over_mean']:.3f} | "
+    lines += [f"| {i} | {x['cv']:.3f} | {x['least_over_mean']:.3f} | "
+              f"{x['most_over_mean']:.3f} | "
               f"{x['share_deviation_points']:.2f} |" for i, x in enumerate(experts["layers"])]
     ends = ", ".join(f"{k} {v}" for k, v in sorted(code["reasons"].items()))
     return "\n".join(lines) + f"\n\nFunction bodies by outcome: {ends}.\n"
