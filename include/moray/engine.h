@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,21 +23,21 @@
 namespace moray {
 
 struct EngineOptions {
-  std::string model_folder;
-  int threads = 0;          // 0: one a physical core
-  int64_t context = 0;      // tokens a session may hold; 0: the model's own, or what memory allows
+  std::string model_folder = {};
+  int threads = 0;      // 0: one a physical core
+  int64_t context = 0;  // tokens a session may hold; 0: the model's own, or what memory allows
   int64_t block_tokens = 256;  // tokens a prefill pass; the result does not depend on it
-  bool float32 = false;     // FP32 activations: for proofs, slower
-  std::string cpu_level;    // "", "avx2" or "avx512"; "" takes the best the machine has
+  bool float32 = false;        // FP32 activations: for proofs, slower
+  std::string cpu_level = {};  // "", "avx2" or "avx512"; "" takes the best the machine has
   // (bytes read, bytes in all) while loading; false cancels.
-  std::function<bool(int64_t, int64_t)> on_load;
+  std::function<bool(int64_t, int64_t)> on_load = {};
 };
 
 struct SamplingOptions {
-  double temperature = 0;  // 0: greedy
-  int64_t top_k = 0;       // 0: off
-  double top_p = 1;        // 1: off
-  double min_p = 0;        // 0: off
+  double temperature = 0;         // 0: greedy
+  int64_t top_k = 0;              // 0: off
+  double top_p = 1;               // 1: off
+  double min_p = 0;               // 0: off
   double repetition_penalty = 1;  // 1: off; over prompt and answer
   double presence_penalty = 0;    // over the answer
   double frequency_penalty = 0;   // over the answer
@@ -50,9 +51,9 @@ enum class StopReason { kEndOfSequence, kStopString, kMaxTokens, kContextFull, k
 
 struct GenerateOptions {
   SamplingOptions sampling;
-  int64_t max_tokens = -1;  // -1: until the context is full
-  std::vector<std::string> stop;       // text that ends the answer; never part of it
-  std::vector<TokenId> stop_tokens;    // besides the model's own end tokens
+  int64_t max_tokens = -1;           // -1: until the context is full
+  std::vector<std::string> stop;     // text that ends the answer; never part of it
+  std::vector<TokenId> stop_tokens;  // besides the model's own end tokens
   bool ignore_end_tokens = false;
   bool skip_special = true;
   // A piece of valid UTF-8; false cancels.
@@ -86,26 +87,40 @@ class Engine {
   virtual SamplingOptions default_sampling() const = 0;  // generation_config.json's
   virtual const std::vector<TokenId>& end_tokens() const = 0;
   virtual int64_t context() const = 0;
-  virtual std::string model_name() const = 0;     // the folder's name
-  virtual std::string backend_line() const = 0;   // "cpu avx512 (bf16, vbmi), 2 threads"
-  virtual std::string weights_line() const = 0;   // "FP8 128x128 + BF16"
+  virtual std::string model_name() const = 0;  // the folder's name
+  // What computes and why: "cpu avx512, 2 threads (the best level of this machine; ...)".
+  virtual std::string backend_line() const = 0;
+  virtual std::string weights_line() const = 0;           // "FP8 128x128 + BF16"
+  virtual std::string kv_line() const = 0;                // "BF16" or "F32"
   virtual int64_t decode_bytes(int64_t depth) const = 0;  // bytes a step must read at that depth
+  // Seconds in which this engine's threads just read decode_bytes(depth) bytes from memory laid out
+  // and chosen as a step's are, and did nothing else: the ceiling of a step. Takes a moment.
+  virtual double measure_read_seconds(int64_t depth) const = 0;
+  // What a user should be told once about this checkpoint, a line each.
+  virtual std::span<const std::string> notes() const = 0;
   virtual Result<std::unique_ptr<Session>> new_session() const = 0;
 };
 
 class Session {
  public:
   virtual ~Session() = default;
-  // Feeds `prompt` after what the session already holds and samples until something stops it.
-  // kInvalidArgument: empty prompt in an empty session, an id outside the vocabulary, sampling
-  // options out of range. kExhausted: prompt longer than the context, before any work. NaN or
-  // infinite logits end with kInvalidFile and leave the session unusable (every later call says so).
+  // Feeds `prompt` after what the session already holds and samples until something stops it. The
+  // last sampled token is not fed: it is in the result, not in tokens(). A cancel is not an error.
+  // kInvalidArgument: empty prompt in an empty session, an id that is no token, options out of
+  // range. kExhausted: prompt longer than the context, before any work. NaN or infinite logits end
+  // with kInvalidFile and leave the session unusable until reset() (every later call says so).
   virtual Result<GenerateResult> generate(const std::vector<TokenId>& prompt,
                                           const GenerateOptions& options) = 0;
-  // Natural-log probability of each token given those before it. Tokens 1..n-1 of an empty session
-  // (the first has no context) are returned; the session then holds them.
-  virtual Result<std::vector<double>> score(const std::vector<TokenId>& tokens,
-                                            const std::function<bool(int64_t, int64_t)>& progress) = 0;
+  // Natural-log probability of each token given those before it, over all rows of the head: of
+  // tokens 1..n-1 in an empty session (the first has no context). The session then holds them all.
+  // `progress` as on_prefill; false gives kCancelled.
+  virtual Result<std::vector<double>> score(
+      const std::vector<TokenId>& tokens,
+      const std::function<bool(int64_t, int64_t)>& progress) = 0;
+  // Consumes tokens without sampling, as generate() does with its prompt. Errors as generate().
+  virtual Status feed(const std::vector<TokenId>& tokens,
+                      const std::function<bool(int64_t, int64_t)>& progress) = 0;
+  // What the model has consumed.
   virtual const std::vector<TokenId>& tokens() const = 0;
   virtual void reset() = 0;
 };

@@ -23,11 +23,10 @@ std::string join_values(const Values&... values) {
 
 }  // namespace moray
 
-#define CHECK(condition, ...)                                               \
-  do {                                                                      \
-    if (!(condition)) [[unlikely]]                                          \
-      ::moray::check_failed(__FILE__, __LINE__, #condition,                 \
-                            ::moray::join_values(__VA_ARGS__));             \
+#define CHECK(condition, ...)                                                                   \
+  do {                                                                                          \
+    if (!(condition)) [[unlikely]]                                                              \
+      ::moray::check_failed(__FILE__, __LINE__, #condition, ::moray::join_values(__VA_ARGS__)); \
   } while (false)
 
 #if defined(NDEBUG) && !defined(MORAY_CHECKED)

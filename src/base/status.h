@@ -92,9 +92,9 @@ class [[nodiscard]] Result {
 #define MORAY_CONCAT(a, b) MORAY_CONCAT_INNER(a, b)
 
 // Leaves the enclosing function with the error, if there is one.
-#define RETURN_IF_ERROR(expression)                          \
-  do {                                                       \
-    ::moray::Status return_if_error_status = (expression);   \
+#define RETURN_IF_ERROR(expression)                                  \
+  do {                                                               \
+    ::moray::Status return_if_error_status = (expression);           \
     if (!return_if_error_status.ok()) return return_if_error_status; \
   } while (false)
 

@@ -15,7 +15,8 @@ namespace moray {
 
 class ThreadPool {
  public:
-  // `thread_count` >= 1, the caller included; 0 picks one a physical core this process may use.
+  // `thread_count` >= 1, the caller included; 0 picks one a physical core this process may use,
+  // no more than the container grants.
   explicit ThreadPool(int thread_count);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -28,9 +29,12 @@ class ThreadPool {
   template <typename Body>
   void run(int64_t count, Body&& body) {
     using Plain = std::remove_reference_t<Body>;
-    run_erased(count, [](void* context, int64_t index, int worker) {
-      (*static_cast<Plain*>(context))(index, worker);
-    }, const_cast<void*>(static_cast<const void*>(&body)));
+    run_erased(
+        count,
+        [](void* context, int64_t index, int worker) {
+          (*static_cast<Plain*>(context))(index, worker);
+        },
+        const_cast<void*>(static_cast<const void*>(&body)));
   }
 
  private:

@@ -65,7 +65,10 @@ struct ModelConfig {
   int64_t shared_expert_dim = 0;  // 0: no shared expert
   bool normalise_top_k = true;
 
-  int64_t mtp_layers = 0;  // what the config promises; tensors may still be absent in re-saves
+  int64_t mtp_layers = 0;  // 0 or 1: what the config promises; re-saves may lack the tensors
+
+  // config.json's own stop tokens: often only one of the set. GenerationDefaults has the full one.
+  std::vector<int32_t> eos_token_ids;
 
   // Block FP8 of the official repositories; nullopt for BF16 checkpoints.
   bool block_fp8 = false;
@@ -80,17 +83,20 @@ struct ModelConfig {
 
 std::string_view family_name(Family family);
 
-// Parses the text of a config.json. `path` is for messages only. Errors: kInvalidFile naming the
-// field, what was found and what was expected (the first by file order per kind, all that can be
-// told at once joined by "; "); kUnsupported for other architectures, listing the supported ones.
+// Parses the text of a config.json. `path` is for messages only. Errors: kInvalidFile naming each
+// field, what was found and what was expected, all that can be told at once joined by "; ";
+// kUnsupported for other architectures (listing the supported ones) and for features of these
+// families that no published model uses (biases, dense layers, sliding windows, other scalings).
 Result<ModelConfig> parse_model_config(std::string_view json, const std::string& path);
 
 // What generation_config.json adds; every field optional in the file.
 struct GenerationDefaults {
   std::vector<int32_t> eos_token_ids;
+  std::optional<bool> do_sample;  // false: greedy is the model's own default
   std::optional<double> temperature, top_p, min_p, repetition_penalty, presence_penalty;
   std::optional<int64_t> top_k;
 };
+// Errors: kInvalidFile naming each field. `path` is for messages only.
 Result<GenerationDefaults> parse_generation_config(std::string_view json, const std::string& path);
 
 }  // namespace moray

@@ -9,36 +9,44 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <vector>
+#include <string>
 
 #include "src/base/status.h"
-#include "src/base/thread_pool.h"
 #include "src/formats/checkpoint.h"
+#include "src/kernels/cpu/cpu.h"
 #include "src/kernels/ops.h"
 
 namespace moray {
 
-struct Weights;  // qwen3_5_moe_weights.h
+struct Weights;  // weights.h
 
 // Binds and validates every tensor the config promises; all disagreements in one kInvalidFile.
 // Reads the bytes once (so that they are in memory and errors surface now), reporting progress as
-// (bytes done, bytes in all); a false return cancels.
+// (bytes done, bytes in all); a false return cancels (kCancelled). kUnsupported: another family.
+// A model of up to copy_bytes_max bytes is copied from its files to huge pages, which makes a
+// decode step about a tenth faster (fewer page walks, prefetch across 4 KiB) and frees it from the
+// fate of the files; a larger one stays mapped and shares its pages with other processes.
 struct LoadOptions {
-  std::function<bool(int64_t, int64_t)> progress;
+  int64_t copy_bytes_max = int64_t{1} << 30;
+  std::function<bool(int64_t, int64_t)> progress = nullptr;
 };
 Result<std::shared_ptr<const Weights>> load_weights(std::shared_ptr<const Checkpoint> checkpoint,
                                                     const LoadOptions& options);
 const ModelConfig& config_of(const Weights& weights);
 bool has_mtp(const Weights& weights);
+// What a user should be told once, one line each ("mtp.*: config.json promises ...").
+std::span<const std::string> notes_of(const Weights& weights);
 // Weight bytes a decode step of one token reads at cache depth 0 (trunk, top-k experts, head), and
 // the state and cache bytes it adds at `depth`. What `moray bench` compares with a measured read.
 int64_t decode_weight_bytes(const Weights& weights);
 int64_t decode_state_bytes(const Weights& weights, int64_t depth, Precision precision);
 
 // Everything a sequence remembers: KV of the full-attention layers, GDN states, MTP's own KV.
-// Copying is a snapshot; copies cost bytes() and are made only by name.
+// Memory is committed as the sequence grows, at most bytes(). Copying is a snapshot; copies cost
+// what is in use and are made only by name.
 class State {
  public:
+  // Ask bytes_needed() first: memory that cannot be mapped is a CHECK here.
   State(const ModelConfig& config, int64_t capacity, Precision precision);
   State(State&&) noexcept;
   State& operator=(State&&) noexcept;
@@ -48,22 +56,32 @@ class State {
   int64_t capacity() const;  // tokens that fit
   int64_t bytes() const;
   static int64_t bytes_needed(const ModelConfig& config, int64_t capacity, Precision precision);
+  // Forgets the tokens from `position` on: 0 or any position in [rewind_limit(), position()].
+  // The limit is the start of the open chunk of 64 plus one, because delta states fold by chunks.
+  int64_t rewind_limit() const;
+  void rewind(int64_t position);
 
   struct Impl;
   Impl& impl() { return *impl_; }
   const Impl& impl() const { return *impl_; }
 
  private:
-  explicit State(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
+  ModelConfig config_;
 };
 
-// Buffers a forward pass works in, for up to `block_tokens` tokens a pass. Made once.
+// Buffers a forward pass works in, for up to `block_tokens` tokens a pass, sequences of up to
+// `capacity` tokens and `threads` threads. Made once; used by one call at a time.
 class Workspace {
  public:
-  Workspace(const ModelConfig& config, int64_t block_tokens, Precision precision);
+  Workspace(const ModelConfig& config, int64_t block_tokens, int64_t capacity, int threads);
+  Workspace(Workspace&&) noexcept;
+  Workspace& operator=(Workspace&&) noexcept;
   ~Workspace();
   int64_t block_tokens() const;
+  int64_t bytes() const;
+  static int64_t bytes_needed(const ModelConfig& config, int64_t block_tokens, int64_t capacity,
+                              int threads);
   struct Impl;
   Impl& impl() { return *impl_; }
 
@@ -72,9 +90,9 @@ class Workspace {
 };
 
 struct ForwardArgs {
-  std::span<const int32_t> tokens;  // 1..block_tokens ids, all < vocab_rows
+  std::span<const int32_t> tokens;  // 1..block_tokens ids, all in [0, vocab_rows)
   State* state;                     // advanced by tokens.size(); must have room
-  Precision precision;
+  Precision precision;              // the state's own
   // Logits of the last `logit_rows` tokens, [logit_rows, vocab_rows] FP32; 0: none.
   int64_t logit_rows = 1;
   float* logits = nullptr;
@@ -83,7 +101,7 @@ struct ForwardArgs {
 };
 // No allocation, no failure: preconditions are CHECKed. A token's logits are bit-equal whatever the
 // split into calls, block size and thread count.
-void forward(const Weights& weights, ThreadPool& pool, Workspace& workspace,
+void forward(const Weights& weights, const cpu::Context& context, Workspace& workspace,
              const ForwardArgs& args);
 
 // The MTP head on pairs (hidden after the final norm at t, token t+1): appends to its own KV cache
@@ -98,7 +116,7 @@ struct MtpArgs {
   float* logits = nullptr;
   float* hidden_out = nullptr;  // [tokens, hidden] after mtp.norm; may be null
 };
-void mtp_forward(const Weights& weights, ThreadPool& pool, Workspace& workspace,
+void mtp_forward(const Weights& weights, const cpu::Context& context, Workspace& workspace,
                  const MtpArgs& args);
 
 }  // namespace moray

@@ -16,10 +16,17 @@ enum class DType : uint8_t { kF32, kF16, kBF16, kF8E4M3, kU8, kI32, kI64 };
 // Bytes an element occupies; every type here is whole bytes.
 constexpr int64_t dtype_bytes(DType dtype) {
   switch (dtype) {
-    case DType::kF32: case DType::kI32: return 4;
-    case DType::kF16: case DType::kBF16: return 2;
-    case DType::kF8E4M3: case DType::kU8: return 1;
-    case DType::kI64: return 8;
+    case DType::kF32:
+    case DType::kI32:
+      return 4;
+    case DType::kF16:
+    case DType::kBF16:
+      return 2;
+    case DType::kF8E4M3:
+    case DType::kU8:
+      return 1;
+    case DType::kI64:
+      return 8;
   }
   return 0;
 }
@@ -27,13 +34,20 @@ constexpr int64_t dtype_bytes(DType dtype) {
 // The name safetensors headers use: "F32", "BF16", "F8_E4M3", ...
 constexpr std::string_view dtype_name(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "F32";
-    case DType::kF16: return "F16";
-    case DType::kBF16: return "BF16";
-    case DType::kF8E4M3: return "F8_E4M3";
-    case DType::kU8: return "U8";
-    case DType::kI32: return "I32";
-    case DType::kI64: return "I64";
+    case DType::kF32:
+      return "F32";
+    case DType::kF16:
+      return "F16";
+    case DType::kBF16:
+      return "BF16";
+    case DType::kF8E4M3:
+      return "F8_E4M3";
+    case DType::kU8:
+      return "U8";
+    case DType::kI32:
+      return "I32";
+    case DType::kI64:
+      return "I64";
   }
   return "?";
 }
@@ -50,14 +64,17 @@ inline uint16_t float_to_bf16(float value) {
   return static_cast<uint16_t>(bits >> 16);
 }
 
-inline float round_to_bf16(float value) { return bf16_to_float(float_to_bf16(value)); }
+inline float round_to_bf16(float value) {
+  return bf16_to_float(float_to_bf16(value));
+}
 
 inline float f16_to_float(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t exponent = (bits >> 10) & 0x1fu;
   const uint32_t mantissa = bits & 0x3ffu;
   if (exponent == 0x1fu) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  if (exponent != 0)
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
   const float magnitude = std::ldexp(static_cast<float>(mantissa), -24);
   return sign ? -magnitude : magnitude;
 }
@@ -68,7 +85,8 @@ inline float f8e4m3_to_float(uint8_t bits) {
   const uint32_t exponent = (bits >> 3) & 0xfu;
   const uint32_t mantissa = bits & 0x7u;
   if ((bits & 0x7fu) == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 120) << 23) | (mantissa << 20));
+  if (exponent != 0)
+    return std::bit_cast<float>(sign | ((exponent + 120) << 23) | (mantissa << 20));
   const float magnitude = std::ldexp(static_cast<float>(mantissa), -9);
   return sign ? -magnitude : magnitude;
 }

@@ -1,0 +1,30 @@
+#include "src/cli/model_choice.h"
+
+#include "src/cli/interrupt.h"
+#include "src/cli/progress.h"
+
+namespace moray {
+
+Result<std::string> find_model(const Options& options) {
+  const std::string& typed = options.common.model;
+  return resolve_model(typed.empty() ? kShippedModel : typed, options.places);
+}
+
+Result<std::shared_ptr<const Engine>> open_engine(const Options& options) {
+  const CommonOptions& common = options.common;
+  ASSIGN_OR_RETURN(const std::string folder, find_model(options));
+  Progress progress("loading", ProgressUnit::kBytes, !common.is_quiet);
+  EngineOptions engine_options;
+  engine_options.model_folder = folder;
+  engine_options.threads = static_cast<int>(common.threads);
+  engine_options.context = common.context;
+  engine_options.float32 = common.is_float32;
+  engine_options.cpu_level = common.cpu_level;
+  engine_options.on_load = [&progress](int64_t done, int64_t total) {
+    progress.update(done, total);
+    return !is_interrupted();
+  };
+  return Engine::open(engine_options);
+}
+
+}  // namespace moray

@@ -1,0 +1,353 @@
+// The command line's grammar, and the only reads of the environment.
+//
+// CLI11 splits the arguments; values are checked by option_values.cpp so that every refusal has the
+// same form. CLI11 reports by exceptions: they end in parse_options().
+#include "src/cli/options.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <sstream>
+
+#include "src/cli/option_values.h"
+#include "src/cli/version.h"
+
+namespace moray {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kNumberMax = std::numeric_limits<int64_t>::max();
+constexpr int64_t kThreadsMax = 1024;
+constexpr int64_t kLengthMax = int64_t{1} << 24;  // of a bench test; far beyond any context
+constexpr int64_t kRepetitionsMax = 1000;
+
+// One occurrence takes one value, kept as typed.
+CLI::Option* add_value(CLI::App* app, const std::string& names, const std::string& help,
+                       const std::string& value_name,
+                       const std::function<void(const std::string&)>& take) {
+  return app->add_option_function<std::string>(names, take, help)->type_name(value_name);
+}
+
+// Any number of occurrences, one value each.
+void add_repeated(CLI::App* app, const std::string& name, const std::string& help,
+                  const std::string& value_name,
+                  const std::function<void(const std::string&)>& take) {
+  app->add_option_function<std::vector<std::string>>(
+         name,
+         [take](const std::vector<std::string>& values) {
+           for (const std::string& value : values) take(value);
+         },
+         help)
+      ->type_name(value_name)
+      ->type_size(1)
+      ->allow_extra_args(false);
+}
+
+void add_model(CLI::App* app, Options* options) {
+  app->add_option("MODEL,-m,--model", options->common.model,
+                  "Folder, Hugging Face cache id (org/name) or name under models/; "
+                  "default: the model that ships")
+      ->type_name("");
+}
+
+void add_engine(CLI::App* app, CommonOptions* common) {
+  add_value(app, "--threads", "CPU threads; default: one a physical core", "N",
+            [common](const std::string& text) {
+              common->threads = parse_whole_number("--threads", text, 1, kThreadsMax);
+            });
+  add_value(app, "--ctx", "Tokens of context; default: the model's own, less if memory is short",
+            "N", [common](const std::string& text) {
+              common->context = parse_whole_number("--ctx", text, 1, kNumberMax);
+            });
+  add_value(app, "--cpu", "Instruction level avx2 or avx512; default: the best there is", "LEVEL",
+            [common](const std::string& text) {
+              if (text != "avx2" && text != "avx512") {
+                throw CLI::ValidationError("--cpu",
+                                           "found '" + text + "', expected avx2 or avx512");
+              }
+              common->cpu_level = text;
+            });
+  app->add_flag("--float32", common->is_float32, "FP32 activations: for comparisons, slower");
+}
+
+void add_quiet(CLI::App* app, CommonOptions* common) {
+  app->add_flag("--quiet", common->is_quiet, "No statistics, no progress bar");
+}
+
+void add_max_tokens(CLI::App* app, CommonOptions* common, int64_t usual) {
+  add_value(app, "--max-tokens",
+            fmt::format("Stop after N tokens, -1: when the context is full; default {}", usual),
+            "N", [common](const std::string& text) {
+              common->max_tokens = parse_whole_number("--max-tokens", text, -1, kNumberMax);
+            });
+}
+
+void add_sampling(CLI::App* app, SamplingFlags* flags) {
+  const auto decimal = [app](const std::string& name, const std::string& help,
+                             std::optional<double>* target) {
+    add_value(app, name, help, "X",
+              [name, target](const std::string& text) { *target = parse_decimal(name, text); });
+  };
+  decimal("--temperature", "0: always the likeliest token", &flags->temperature);
+  decimal("--top-p", "Keep the likeliest tokens that hold this share", &flags->top_p);
+  decimal("--min-p", "Drop tokens below this share of the likeliest", &flags->min_p);
+  decimal("--repetition-penalty", "Over prompt and answer; 1: off", &flags->repetition_penalty);
+  decimal("--presence-penalty", "Over the answer; 0: off", &flags->presence_penalty);
+  decimal("--frequency-penalty", "Over the answer, per use; 0: off", &flags->frequency_penalty);
+  add_value(app, "--top-k", "Keep the K likeliest tokens; 0: all", "K",
+            [flags](const std::string& text) {
+              flags->top_k = parse_whole_number("--top-k", text, 0, 1 << 30);
+            });
+  add_value(app, "--seed", "Same seed, same text; default 0", "N",
+            [flags](const std::string& text) { flags->seed = parse_seed("--seed", text); });
+  add_repeated(app, "--logit-bias", "Add BIAS to a token's logit; may be repeated", "TOKEN:BIAS",
+               [flags](const std::string& text) {
+                 flags->logit_bias.push_back(parse_logit_bias("--logit-bias", text));
+               });
+  add_repeated(app, "--stop", "Text that ends the answer; may be repeated", "TEXT",
+               [flags](const std::string& text) { flags->stop.push_back(text); });
+}
+
+void add_prompt(CLI::App* app, PromptSource* prompt) {
+  CLI::Option* text = add_value(app, "-p,--prompt", "The prompt itself", "TEXT",
+                                [prompt](const std::string& value) { prompt->text = value; });
+  CLI::Option* file =
+      add_value(app, "-f,--file", "Read the prompt from a file; default: stdin", "FILE",
+                [prompt](const std::string& value) {
+                  if (value.empty()) {
+                    throw CLI::ValidationError("--file", "found '', expected a file name");
+                  }
+                  prompt->file = value;
+                });
+  text->excludes(file);
+  app->add_flag("--control-tokens", prompt->allows_control_tokens,
+                "Text such as <|im_start|> in the prompt becomes the token it spells");
+}
+
+void add_run(CLI::App* root, Options* options) {
+  CLI::App* app = root->add_subcommand("run", "Continue a text, or answer with --chat");
+  add_model(app, options);
+  add_prompt(app, &options->prompt);
+  CLI::Option* chat = app->add_flag("--chat", options->is_chat,
+                                    "The prompt is a message; applies the model's chat template");
+  app->add_option("--system", options->system, "System message of --chat")
+      ->type_name("TEXT")
+      ->needs(chat);
+  app->add_flag("--think", options->is_thinking, "With --chat: let the model think first")
+      ->needs(chat);
+  add_sampling(app, &options->sampling);
+  add_max_tokens(app, &options->common, kRunTokensDefault);
+  add_engine(app, &options->common);
+  add_quiet(app, &options->common);
+  app->callback([options] { options->command = Command::kRun; });
+}
+
+void add_complete(CLI::App* root, Options* options) {
+  CLI::App* app = root->add_subcommand(
+      "complete", "Fill in the middle: print what belongs at a place of a file");
+  app->add_option("FILE", options->file, "The file to insert into; it is not changed")
+      ->type_name("")
+      ->required();
+  add_value(app, "--line", "Line of the place, from 1", "N", [options](const std::string& text) {
+    options->line = parse_whole_number("--line", text, 1, kNumberMax);
+  })->required();
+  add_value(app, "--col",
+            "Column of the place, from 1, in characters: text goes before that character; "
+            "1 + the line's length is its end",
+            "M",
+            [options](const std::string& text) {
+              options->column = parse_whole_number("--col", text, 1, kNumberMax);
+            })
+      ->required();
+  app->add_option("-m,--model", options->common.model, "As for run")->type_name("MODEL");
+  add_sampling(app, &options->sampling);
+  add_max_tokens(app, &options->common, kCompleteTokensDefault);
+  add_engine(app, &options->common);
+  add_quiet(app, &options->common);
+  app->callback([options] { options->command = Command::kComplete; });
+}
+
+void add_tokenize(CLI::App* root, Options* options) {
+  CLI::App* app = root->add_subcommand("tokenize", "Show how a text is cut into tokens");
+  add_model(app, options);
+  add_prompt(app, &options->prompt);
+  CLI::Option* ids = app->add_flag("--ids", options->ids_only, "Ids only, on one line");
+  app->add_flag("--count", options->count_only, "The number of tokens only")->excludes(ids);
+  add_quiet(app, &options->common);
+  app->callback([options] { options->command = Command::kTokenize; });
+}
+
+void add_eval(CLI::App* root, Options* options) {
+  CLI::App* app =
+      root->add_subcommand("eval", "Bits per byte of whole text files, their first token included");
+  add_model(app, options);
+  app->add_option("--text", options->text_files, "Files to score")
+      ->type_name("FILE...")
+      ->required();
+  add_engine(app, &options->common);
+  add_quiet(app, &options->common);
+  app->callback([options] { options->command = Command::kEval; });
+}
+
+void add_bench(CLI::App* root, Options* options) {
+  CLI::App* app =
+      root->add_subcommand("bench", "Measure prefill and decode beside a read of the step's bytes");
+  add_model(app, options);
+  options->prompt_lengths = {512};
+  options->generate_lengths = {128};
+  options->depths = {0};
+  options->repetitions = 5;
+  const auto lengths = [app](const std::string& names, const std::string& name,
+                             const std::string& help, std::vector<int64_t>* target) {
+    add_value(app, names, help, "N,...", [name, target](const std::string& text) {
+      *target = parse_whole_numbers(name, text, 0, kLengthMax);
+    });
+  };
+  lengths("-p,--prompt-lengths", "-p", "Prefill lengths; 0: none; default 512",
+          &options->prompt_lengths);
+  lengths("-n,--generate-lengths", "-n", "Decode lengths; 0: none; default 128",
+          &options->generate_lengths);
+  lengths("-d,--depths", "-d", "Tokens of context before either; default 0", &options->depths);
+  add_value(app, "-r,--repetitions", "Runs of each test; default 5", "N",
+            [options](const std::string& text) {
+              options->repetitions = parse_whole_number("-r", text, 1, kRepetitionsMax);
+            });
+  add_value(app, "-o,--output", "md (default) or jsonl", "FORMAT",
+            [options](const std::string& text) {
+              if (text != "md" && text != "jsonl") {
+                throw CLI::ValidationError("-o", "found '" + text + "', expected md or jsonl");
+              }
+              options->format = text == "md" ? BenchFormat::kMarkdown : BenchFormat::kJsonLines;
+            });
+  app->add_option("--output-file", options->output_file, "Write there instead of stdout")
+      ->type_name("FILE");
+  add_engine(app, &options->common);
+  add_quiet(app, &options->common);
+  app->callback([options] { options->command = Command::kBench; });
+}
+
+void add_catalogue(CLI::App* root, Options* options) {
+  CLI::App* info = root->add_subcommand(
+      "info", "Dimensions, parameters, bytes by part and dtype, licence of a model");
+  add_model(info, options);
+  info->callback([options] { options->command = Command::kInfo; });
+  CLI::App* list = root->add_subcommand("list", "The models that can be named, and where they are");
+  list->callback([options] { options->command = Command::kList; });
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// The models/ folders of `start` and all its parents.
+void add_models_of_parents(fs::path start, std::vector<std::string>* folders) {
+  std::error_code ignored;
+  for (; !start.empty(); start = start.parent_path()) {
+    const fs::path models = start / "models";
+    const bool is_new =
+        std::find(folders->begin(), folders->end(), models.string()) == folders->end();
+    if (is_new && fs::is_directory(models, ignored)) folders->push_back(models.string());
+    if (start == start.root_path()) return;
+  }
+}
+
+ModelPlaces find_model_places() {
+  ModelPlaces places;
+  std::error_code ignored;
+  if (const std::string own = environment("MORAY_MODELS"); !own.empty()) {
+    places.model_folders.push_back(own);
+  }
+  add_models_of_parents(fs::current_path(ignored), &places.model_folders);
+  add_models_of_parents(fs::read_symlink("/proc/self/exe", ignored).parent_path(),
+                        &places.model_folders);
+  const std::string hub = environment("HF_HUB_CACHE");
+  const std::string home = environment("HF_HOME");
+  const std::string cache = environment("XDG_CACHE_HOME");
+  const std::string user = environment("HOME");
+  if (!hub.empty()) {
+    places.hub_folders = {hub};
+  } else if (!home.empty()) {
+    places.hub_folders = {home + "/hub"};
+  } else if (!cache.empty()) {
+    places.hub_folders = {cache + "/huggingface/hub"};
+  } else if (!user.empty()) {
+    places.hub_folders = {user + "/.cache/huggingface/hub"};
+  }
+  return places;
+}
+
+std::string join_arguments(int argc, const char* const* argv) {
+  std::string line;
+  for (int i = 0; i < argc; ++i) {
+    if (i > 0) line += ' ';
+    line += argv[i];
+  }
+  return line;
+}
+
+// CLI11's report as one line that names the option, what was found and what was expected.
+std::string error_line(const CLI::App& root, const CLI::ParseError& error,
+                       const std::string& first_argument) {
+  std::string help = "moray --help";
+  for (const CLI::App* command : root.get_subcommands()) {
+    help = "moray " + command->get_name() + " --help";
+  }
+  std::string what = error.what();
+  const auto* extras = dynamic_cast<const CLI::ExtrasError*>(&error);
+  if (extras != nullptr) {
+    const size_t colon = what.find(": ");
+    what = fmt::format("option: found '{}', expected only known options",
+                       what.substr(colon == std::string::npos ? 0 : colon + 2));
+  } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
+             root.get_subcommands().empty()) {
+    what = fmt::format(
+        "command: found {}, expected run, complete, info, list, tokenize, eval or "
+        "bench",
+        first_argument.empty() ? "none" : "'" + first_argument + "'");
+  } else if (dynamic_cast<const CLI::ValidationError*>(&error) == nullptr) {
+    what = "option: " + what;
+  }
+  for (char& c : what) {
+    if (c == '\n') c = ' ';
+  }
+  return fmt::format("error: {} (see `{}`)", what, help);
+}
+
+}  // namespace
+
+ParsedOptions parse_options(int argc, const char* const* argv) {
+  Options options;
+  CLI::App root("Moray: hybrid Mixture-of-Experts coding models on one machine", "moray");
+  root.require_subcommand(1);
+  root.set_version_flag("--version", version_line());
+  root.footer("Exit status:\n" + exit_code_table());
+  add_run(&root, &options);
+  add_complete(&root, &options);
+  add_catalogue(&root, &options);
+  add_tokenize(&root, &options);
+  add_eval(&root, &options);
+  add_bench(&root, &options);
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream out;
+    std::ostringstream ignored;
+    if (error.get_exit_code() == 0) {  // help and version
+      root.exit(error, out, ignored);
+      return {std::nullopt, out.str(), ExitCode::kOk};
+    }
+    return {std::nullopt, error_line(root, error, argc > 1 ? argv[1] : ""), ExitCode::kUsage};
+  }
+  options.places = find_model_places();
+  options.command_line = join_arguments(argc, argv);
+  return {std::move(options), "", ExitCode::kOk};
+}
+
+}  // namespace moray

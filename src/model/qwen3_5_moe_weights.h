@@ -1,0 +1,16 @@
+// Binding of qwen3_5_moe checkpoints (Qwen3.5, 3.6, 3.8 MoE): names, shapes and layouts on file.
+//
+// Invariant: what bind_qwen3_5_moe returns agrees with the config tensor by tensor. Accepted are
+// the published FP8 and BF16 layouts and re-saves of them: prefix with or without the vision
+// wrapper, routed experts fused or one by one (each layer for itself), with or without MTP.
+#pragma once
+
+#include "src/model/weights.h"
+
+namespace moray {
+
+// Everything but inv_freq, rope_scale and the reading of the bytes (load.cpp). Errors: one
+// kInvalidFile listing every tensor that is missing, unexpected or of another shape or dtype.
+Result<Weights> bind_qwen3_5_moe(std::shared_ptr<const Checkpoint> checkpoint);
+
+}  // namespace moray
