@@ -57,7 +57,8 @@ def figures(results, summary, log):
          f"**{code['good_percent']:.1f} %** of {code['cases']}, "
          f"{code['mean_body_lines']:.1f} lines each", ">= 80 %", code["good_percent"] >= 80),
         ("single-line fill-in-the-middle, exact match",
-         f"**{fim['exact_match_percent']:.1f} %** of {fim['cases']}", ">= 25 %",
+         f"**{fim['exact_match_percent']:.1f} %** of {fim['cases']}; the first line alone "
+         f"{fim['first_line_match_percent']:.1f} %", ">= 25 %",
          fim["exact_match_percent"] >= 25),
         ("MTP drafts 1, 2, 3 accepted (each given those before it)",
          f"{mtp['draft1_percent']:.1f} %, {mtp['draft2_percent']:.1f} %, "
@@ -79,7 +80,8 @@ def figures(results, summary, log):
     lines = ["| figure | measured | aim | |", "|---|---|---|---|"]
     lines += [f"| {n} | {v} | {a} | {'' if met is None else verdict(met)} |"
               for n, v, a, met in rows]
-    return "\n".join(lines) + "\n\n" + breakdown(text, results["xz9"], experts, code) + "\n" + run_of(summary, log)
+    return "\n".join(lines) + "\n\n" + breakdown(
+        text, results["xz9"], experts, code) + "\n" + run_of(summary, log)
 
 
 def breakdown(text, xz, experts, code):
@@ -90,7 +92,8 @@ def breakdown(text, xz, experts, code):
                   for name, v in text[kind].items()]
     lines += ["", "| layer | CV | least / mean | most / mean | deviation of shares, points |",
               "|---|---|---|---|---|"]
-    lines += [f"| {i} | {x['cv']:.3f} | {x['least_over_mean']:.3f} | {x['most_over_mean']:.3f} | "
+    lines += [f"| {i} | {x['cv']:.3f} | {x['least_over_mean']:.3f} | "
+              f"{x['most_over_mean']:.3f} | "
               f"{x['share_deviation_points']:.2f} |" for i, x in enumerate(experts["layers"])]
     ends = ", ".join(f"{k} {v}" for k, v in sorted(code["reasons"].items()))
     return "\n".join(lines) + f"\n\nFunction bodies by outcome: {ends}.\n"

@@ -34,7 +34,8 @@ SKIPPED_PART = re.compile(
     r"(^|/)(_?vendor(ed)?s?|_vendored_?\w*|third_?party|3rd_?party|thirdparty|extern(al)?s?|"
     r"_extern|ext_lib|node_modules|bower_components|bundled|deps|dist|locale|locales|"
     r"migrations?|versions|generated|_generated|gen|_gen|__pycache__|site-packages|"
-    r"cm(curl|zlib|bzip2|liblzma|libarchive|expat|nghttp2|zstd|librhash|libuv)|\w*\.dist-info|\w*\.egg-info|typeshed|stubs?|eigen\w*|_pb2|static/lib)(/|$)", re.I)
+    r"cm(curl|zlib|bzip2|liblzma|libarchive|expat|nghttp2|zstd|librhash|libuv)|"
+    r"\w*\.dist-info|\w*\.egg-info|typeshed|stubs?|eigen\w*|_pb2|static/lib)(/|$)", re.I)
 SKIPPED_NAME = re.compile(r"(_pb2(_grpc)?\.py|\.min\.m?js|[.-]bundle\.js|\.d\.ts|_generated\.\w+|"
                           r"lex\.\w+|parsetab\.py|lextab\.py|versioneer\.py|_version\.py)$", re.I)
 TEST_PART = re.compile(r"(^|/)(tests?|testing|unit|functional|test_\w+\.\w+|\w+_test\.\w+|"

@@ -1,7 +1,7 @@
 """How many tokens the MTP head drafts right, as an engine that verifies greedily would see it.
 
-Invariant: drafts are judged on the model's own greedy text, so a right draft is exactly one that
-verification accepts; draft 2 and 3 see the keys of earlier positions made from the trunk's hidden,
+Invariant: a draft is right exactly when verification would accept it, that is when it equals the
+trunk's greedy choice; draft 2 and 3 see the keys of earlier positions made from the trunk's hidden,
 and their own chain's keys, as a cache that is repaired after each verification holds them.
 """
 
@@ -40,7 +40,7 @@ def attend(q, first, chain, scale):
 def chain(model, tokens, hidden, count=3):
     """Returns draft token ids [count, T]: entry s, t predicts tokens[t + s + 2], all right so far.
 
-    tokens [T] are the model's greedy text; hidden [1, T, H] the trunk's hidden after its norm.
+    tokens [T] are the text; hidden [1, T, H] the trunk's hidden after its norm.
     """
     mtp, layer = model.mtp, model.mtp.layers[0]
     attention = layer.self_attn
@@ -65,28 +65,29 @@ def chain(model, tokens, hidden, count=3):
 
 
 @torch.no_grad()
-def acceptance(model, prompts, continuations, context=1024):
-    """Shares of right drafts over all positions of greedy continuations.
+def acceptance(model, sequences, end, skip=100):
+    """Shares of right drafts at all positions of token lists of written text, end-of-text first.
 
-    `draft n` is right given that drafts before it were; `mean_accepted` counts accepted drafts of
-    three a step.
+    A draft is right when it equals the trunk's own greedy choice there. The chain at a position is
+    followed only as far as that choice is also what the text says, since the trunk's state is
+    known only for the text: `draft n` is right given that drafts before it were accepted.
     """
-    right, seen, accepted, steps = [0, 0, 0], [0, 0, 0], 0, 0
-    for prompt, made in zip(prompts, continuations):
-        if len(made) < 6:
-            continue
-        tokens = torch.tensor((prompt + made)[-context - len(made):], device=model.device)
+    right, seen = [0, 0, 0], [0, 0, 0]
+    for ids in sequences:
+        tokens = torch.tensor([end, *ids], device=model.device)
         hidden = model.model(input_ids=tokens[None], use_cache=False).last_hidden_state
+        greedy = model.lm_head(hidden)[0].argmax(-1).tolist()
         found, tokens = chain(model, tokens, hidden).tolist(), tokens.tolist()
-        start = len(tokens) - len(made) - 1
-        for t in range(start, len(tokens) - 4):
-            steps += 1
+        for t in range(skip, len(tokens) - 4):
             for s in range(3):
+                choice = greedy[t + 1 + s]
                 seen[s] += 1
-                if found[s][t] != tokens[t + 2 + s]:
+                if found[s][t] != choice:
                     break
                 right[s] += 1
-                accepted += 1
-    result = {f"draft{s + 1}_percent": round(100 * right[s] / max(1, seen[s]), 2)
-              for s in range(3)}
-    return result | {"mean_accepted": round(accepted / max(1, steps), 3), "positions": steps}
+                if choice != tokens[t + 2 + s]:
+                    break
+    shares = [r / max(1, n) for r, n in zip(right, seen)]
+    result = {f"draft{s + 1}_percent": round(100 * share, 2) for s, share in enumerate(shares)}
+    expected = shares[0] * (1 + shares[1] * (1 + shares[2]))
+    return result | {"mean_accepted": round(expected, 3), "positions": seen[0]}

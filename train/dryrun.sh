@@ -12,7 +12,7 @@ export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 "$python" "$here/check.py"
 "$python" "$here/train.py" "$work/run" --toy --streams "$work/streams" --store "$work/store" \
     --tokenizer "$3" --seconds 12 --batch 2 --time 256 --long-time 512 --workers 1 \
-    --measure "$here/../tests/data/held_out_code.txt"
+    --measure "$work/streams/fixed.txt"
 "$python" "$here/evaluate.py" "$work/run/model" "$work/streams/heldout.xz" "$work/eval" \
     --documents 3 --cases 2 --device cpu
 "$python" "$here/baseline.py" "$work/streams/heldout.xz" "$work/eval"

@@ -1,4 +1,4 @@
-"""Measures what an exported folder generates on held-out packages, through the stock class.
+"""Measures what an exported folder writes on held-out packages, through transformers or Moray.
 
 Invariant: the model measured is the dequantised twin of the FP8 folder that ships; each figure is
 saved as soon as it exists, with how many cases it rests on. Cases are drawn with a fixed seed from
@@ -8,11 +8,13 @@ Elsewhere: whole-file figures (measure.py), choosing the cases (cases.py), draft
 
 import argparse
 import json
+import subprocess
 import time
 from pathlib import Path
 
 import tokenizers
 import torch
+from tqdm import tqdm
 from transformers import AutoModelForCausalLM
 
 import cases
@@ -70,39 +72,6 @@ def batches(sequences, limit):
 
 
 @torch.no_grad()
-def token_losses(model, sequences, end):
-    """Yields (index, nats [n]) for token lists, the first token given only end-of-text.
-
-    Padding is on the right, where a causal model cannot see it.
-    """
-    for group in batches(sequences, TOKENS_AT_ONCE):
-        longest = max(len(sequences[i]) for i in group)
-        inputs = torch.full((len(group), longest), end)
-        for row, i in enumerate(group):
-            inputs[row, 1:len(sequences[i])] = torch.tensor(sequences[i][:-1])
-        hidden = model.model(input_ids=inputs.to(model.device), use_cache=False).last_hidden_state
-        for row, i in enumerate(group):
-            targets = torch.tensor(sequences[i], device=model.device)
-            parts = []
-            for at in range(0, len(targets), 8192):
-                part = hidden[row, at:at + 8192][:len(targets) - at]
-                logits = model.lm_head(part).float()
-                parts.append(torch.nn.functional.cross_entropy(
-                    logits, targets[at:at + 8192], reduction="none"))
-            yield i, torch.cat(parts)
-
-
-def bits_per_byte(model, tokenizer, texts, end):
-    """Returns (bits per byte over all texts, [bits of each text], tokens)."""
-    sequences = [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
-    bits = [0.0] * len(texts)
-    for i, nats in token_losses(model, sequences, end):
-        bits[i] = float(nats.double().sum()) / 0.6931471805599453
-    total = sum(len(t.encode()) for t in texts)
-    return sum(bits) / total, bits, sum(map(len, sequences))
-
-
-@torch.no_grad()
 def greedy(model, prompts, count, stops, pad):
     """Greedy continuations of token lists, prompts padded on the left. Returns token lists.
 
@@ -128,15 +97,46 @@ def greedy(model, prompts, count, stops, pad):
     return results
 
 
-def measure_completions(model, tokenizer, documents, ids, results, count):
-    """Greedy function bodies. Returns (prompt ids, continuation ids) for the draft figures."""
+class TorchWriter:
+    """Writes greedy continuations through the stock class: quick on a GPU, slow on a CPU."""
+
+    def __init__(self, model, tokenizer, ids):
+        self.model, self.tokenizer, self.ids = model, tokenizer, ids
+
+    def write(self, prompts, count):
+        """Returns [(text, number of tokens)] for prompt texts, special tokens spelled out."""
+        encoded = [self.tokenizer.encode(p, add_special_tokens=False).ids for p in prompts]
+        made = greedy(self.model, encoded, count, self.ids["stops"], self.ids["end"])
+        return [(self.tokenizer.decode(t, skip_special_tokens=False), len(t)) for t in made]
+
+
+class EngineWriter:
+    """Writes greedy continuations with Moray itself, which is minutes where transformers on a CPU
+    takes an hour; its logits are held to transformers' by the engine's own tests."""
+
+    def __init__(self, binary, folder, tokenizer):
+        self.command = [str(binary), "run", str(folder), "--quiet", "--temperature", "0",
+                        "--control-tokens", "--max-tokens"]
+        self.tokenizer = tokenizer
+
+    def write(self, prompts, count):
+        """Returns [(text, number of tokens)]; the number is that of the text encoded again."""
+        results = []
+        for prompt in tqdm(prompts, unit="case"):
+            done = subprocess.run([*self.command, str(count)], input=prompt.encode(),
+                                  capture_output=True, timeout=300, check=True)
+            text = done.stdout.decode("utf-8", "replace")
+            tokens = len(self.tokenizer.encode(text, add_special_tokens=False).ids)
+            # Encoding again can merge a few tokens; at the limit the text is counted as cut off.
+            results.append((text, count if tokens >= count - 6 else tokens))
+        return results
+
+
+def measure_completions(writer, documents, results, count):
+    """Greedy function bodies, graded by cases.grade."""
     chosen = cases.function_cases(documents, count)
-    prompts = [tokenizer.encode(c.prompt, add_special_tokens=False).ids for c in chosen]
-    made = greedy(model, prompts, cases.COMPLETION_TOKENS, ids["stops"], ids["end"])
-    graded = []
-    for case, prompt, tokens in zip(chosen, prompts, made):
-        text = tokenizer.decode(tokens, skip_special_tokens=False)
-        graded.append(cases.grade(case, text, len(tokens)))
+    made = writer.write([c.prompt for c in chosen], cases.COMPLETION_TOKENS)
+    graded = [cases.grade(case, text, tokens) for case, (text, tokens) in zip(chosen, made)]
     good = [g for g in graded if g["good"]]
     reasons = {}
     for g in graded:
@@ -147,25 +147,30 @@ def measure_completions(model, tokenizer, documents, ids, results, count):
         "mean_body_characters": round(sum(g["characters"] for g in good) / max(1, len(good)), 1),
         "reasons": reasons})
     (results.path.parent / "completions.json").write_text(json.dumps(graded, indent=1))
-    return prompts, made
 
 
-def measure_fim(model, tokenizer, documents, ids, results, count):
+def measure_fim(writer, documents, results, count):
+    """Single lines taken out of files, filled in from prefix and suffix."""
     chosen = cases.line_cases(documents, count)
-    prompts = []
-    for c in chosen:
-        before, after = (e.ids for e in tokenizer.encode_batch(
-            [c.before, c.after], add_special_tokens=False))
-        prompts.append([ids["prefix"], *before, ids["suffix"], *after, ids["middle"]])
-    made = greedy(model, prompts, 80, ids["stops"], ids["end"])
-    texts = [tokenizer.decode(t, skip_special_tokens=False) for t in made]
+    made = writer.write([f"<|fim_prefix|>{c.before}<|fim_suffix|>{c.after}<|fim_middle|>"
+                         for c in chosen], 80)
+    texts = [text for text, _ in made]
     right = [t.rstrip() == c.middle.rstrip() for t, c in zip(texts, chosen)]
+    first = [t.split("\n")[0].rstrip() == c.middle.rstrip() for t, c in zip(texts, chosen)]
     results.save("fim_single_line", {
         "exact_match_percent": round(100 * sum(right) / max(1, len(right)), 2),
+        "first_line_match_percent": round(100 * sum(first) / max(1, len(first)), 2),
         "cases": len(right),
         "mean_line_characters": round(sum(len(c.middle) for c in chosen) / len(chosen), 1)})
     (results.path.parent / "fim.json").write_text(json.dumps(
         [{"expected": c.middle, "found": t} for c, t in zip(chosen, texts)], indent=1))
+
+
+def measure_drafts(model, tokenizer, documents, end, results, count, length=1000):
+    """Accepted drafts over the beginnings of the first `count` long enough Python files."""
+    texts = [d.text for d in documents if d.language == "python" and len(d.text) > 4 * length]
+    encoded = tokenizer.encode_batch(texts[:count], add_special_tokens=False)
+    results.save("mtp", drafts.acceptance(model, [e.ids[:length] for e in encoded], end))
 
 
 def special_ids(tokenizer):
@@ -180,8 +185,8 @@ def main():
     parser.add_argument("folder", type=Path, help="exported FP8 folder")
     parser.add_argument("heldout", type=Path)
     parser.add_argument("out", type=Path, help="folder for eval.json")
-    parser.add_argument("--text", type=Path, help="fixed text whose figure the engine must match")
-    parser.add_argument("--only", default="functions,fim")
+    parser.add_argument("--only", default="functions,fim,drafts")
+    parser.add_argument("--moray", type=Path, help="the engine's binary, to write with it")
     parser.add_argument("--documents", type=int, default=0, help="first so many files; 0 is all")
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -191,23 +196,22 @@ def main():
         import delta_kernel
         delta_kernel.install()
     results = Results(args.out / f"eval-{args.only.replace(',', '-')}.json")
-    twin = args.out / "twin"
-    dequantise.write_twin(args.folder, twin)
     tokenizer = tokenizers.Tokenizer.from_file(str(args.folder / "tokenizer.json"))
     ids = special_ids(tokenizer)
+    twin = args.out / "twin"
+    dequantise.write_twin(args.folder, twin)
     model = load(twin, args.device)
+    writer = (EngineWriter(args.moray, args.folder, tokenizer) if args.moray
+              else TorchWriter(model, tokenizer, ids))
     documents = cases.shuffled(list(pack.read_stream(args.heldout)))
     documents = documents[:args.documents] if args.documents else documents
     wanted = args.only.split(",")
-    if args.text:
-        value, _, count = bits_per_byte(model, tokenizer, [args.text.read_text()], ids["end"])
-        results.save("fixed_text_stock_class", {"bits_per_byte": round(value, 6), "tokens": count,
-                                    "file": args.text.name})
+    if "drafts" in wanted:
+        measure_drafts(model, tokenizer, documents, ids["end"], results, args.cases // 5 + 1)
     if "functions" in wanted:
-        prompts, made = measure_completions(model, tokenizer, documents, ids, results, args.cases)
-        results.save("mtp", drafts.acceptance(model, prompts, made))
+        measure_completions(writer, documents, results, args.cases)
     if "fim" in wanted:
-        measure_fim(model, tokenizer, documents, ids, results, 2 * args.cases)
+        measure_fim(writer, documents, results, args.cases)
 
 
 if __name__ == "__main__":

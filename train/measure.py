@@ -20,13 +20,16 @@ BITS = 0.6931471805599453
 
 
 def rows_of(sequences, tokens_at_once, shortest):
-    """Yields (indices, time): files grouped into rows of the shortest power-of-two that holds them."""
+    """Yields (indices, time): files grouped by the shortest doubling of `shortest` they fit in.
+
+    tokens_at_once is `shortest` times a power of two and no less than the longest sequence.
+    """
     buckets = {}
     for i, ids in enumerate(sequences):
         time = shortest
         while time < len(ids):
             time *= 2
-        buckets.setdefault(min(time, tokens_at_once), []).append(i)
+        buckets.setdefault(time, []).append(i)
     for time, indices in sorted(buckets.items()):
         rows = tokens_at_once // time
         for at in range(0, len(indices), rows):
@@ -69,7 +72,7 @@ class Pass:
         targets = torch.zeros((rows, time), dtype=torch.long)
         valid = torch.zeros((rows, time), dtype=torch.bool)
         for row, i in enumerate(indices):
-            ids = torch.tensor(self.sequences[i][:time])
+            ids = torch.tensor(self.sequences[i])
             inputs[row, 1:len(ids)] = ids[:-1]
             targets[row, :len(ids)] = ids
             valid[row, :len(ids)] = True
@@ -124,12 +127,15 @@ def load_exported(model, folder):
     model.load_state_dict({k: v.to(model.dtype) for k, v in state.items()})
 
 
-def measure(trainer, folder, documents, fixed, tokenizer, out, tokens_at_once, shortest):
+def measure(trainer, folder, documents, fixed_path, tokenizer, out, tokens_at_once, shortest):
     """Writes eval-text.json: bits per byte, experts, the fixed text, and the cost of FP8."""
     end = tokenizer.token_to_id("<|endoftext|>")
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    fixed, fixed_name = fixed_path.read_text(), fixed_path.name
     texts = [d.text for d in documents] + [fixed]
     sequences = [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    while tokens_at_once < max(map(len, sequences)):
+        tokens_at_once *= 2
     trained = {k: v.detach().clone() for k, v in trainer.model.state_dict().items()}
     trainer.noise.fill_(0.0)
 
@@ -144,7 +150,7 @@ def measure(trainer, folder, documents, fixed, tokenizer, out, tokens_at_once, s
                                             sum(map(len, sequences[:-1]))),
               "experts": expert_figures(fp8.use),
               "fixed_text": {"bits_per_byte": round(fp8.bits[-1] / len(fixed.encode()), 6),
-                             "tokens": len(sequences[-1]), "file": "held_out_code.txt"}}
+                             "tokens": len(sequences[-1]), "file": fixed_name}}
     save(values)
     (out / "bits.json").write_text(json.dumps(
         {f"{d.package}|{d.path}": round(b, 2) for d, b in zip(documents, fp8.bits)}))

@@ -16,6 +16,7 @@ def main():
     stream = "train1.xz" if (source / "train1.xz").exists() else "heldout.xz"
     pack.write_stream(out / "train1.xz", itertools.islice(pack.read_stream(source / stream), 300),
                       preset=0)
+    (out / "fixed.txt").write_text(held[0].text[:3000])
 
 
 if __name__ == "__main__":

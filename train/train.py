@@ -232,7 +232,7 @@ def measure_held_out(args, trainer):
     import pack
     documents = list(pack.read_stream(args.streams / "heldout.xz"))
     tokenizer = tokenizers.Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
-    measure.measure(trainer, args.out / "model", documents, args.measure.read_text(), tokenizer,
+    measure.measure(trainer, args.out / "model", documents, args.measure, tokenizer,
                     args.out, args.batch * args.time, args.long_time)
 
 
@@ -274,7 +274,8 @@ def run(args, rank, world, group, data, model, config, trainer, optimiser):
         noise = args.noise * max(0.0, 1 - share / NOISE_END_SHARE)
         drafts = 3 if share >= args.chain_from and log.step % CHAIN_EVERY == 0 else 1
         values = train_step(trainer, batch, noise, drafts, optimiser.parameters, world)
-        log.add(values, batch.shape[0] * (batch.shape[1] - 4) * world, trainer.use[:len(model.model.layers) + 1])
+        tokens = batch.shape[0] * (batch.shape[1] - 4) * world
+        log.add(values, tokens, trainer.use[:len(model.model.layers) + 1])
         scale = optimiser.step(share)
         if log.step % SYNC_STEPS == 0:
             share = agree((time.time() - log.start) / args.seconds, world, group)
