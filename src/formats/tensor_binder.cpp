@@ -103,13 +103,14 @@ void TensorBinder::read_scales(const std::string& name, MatrixView& matrix) {
   const auto scales =
       demand(scale_name, {{block_count(matrix.rows), block_count(matrix.cols)}, false});
   matrix.scales = scales ? widen(*scales, complain_now) : nullptr;
-  if (matrix.scales != nullptr && complain_now) {
+  if (matrix.scales != nullptr) {
     const auto values = std::span(matrix.scales, element_count(scales->shape));
     const auto bad = std::find_if(values.begin(), values.end(), [](float v) { return v < 0; });
-    if (bad != values.end()) {
+    if (bad != values.end() && complain_now) {
       complaints_.add(fmt::format("{}: found {} at element {}, expected scales of at least 0",
                                   scale_name, *bad, bad - values.begin()));
     }
+    if (bad != values.end()) matrix.scales = nullptr;
   }
   if (matrix.scales == nullptr) matrix = MatrixView();
 }

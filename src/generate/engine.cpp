@@ -219,7 +219,7 @@ std::string LoadedEngine::backend_line() const {
     products = cpu::has_bf16_products(*kernels_) ? ", with BF16 products"
                                                  : ", without BF16 products, which this CPU lacks";
   }
-  return fmt::format("cpu {}, {} thread{} ({}{}; this build computes on the CPU)",
+  return fmt::format("cpu {}, {} thread{} ({}{})",
                      cpu::level_name(level_), pool_->thread_count(),
                      pool_->thread_count() == 1 ? "" : "s", reason, products);
 }
