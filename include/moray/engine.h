@@ -83,8 +83,10 @@ class Engine {
 
   virtual const Tokenizer& tokenizer() const = 0;
   virtual std::shared_ptr<const Tokenizer> shared_tokenizer() const = 0;
-  // Null if the checkpoint has none.
+  // Null if the checkpoint has none that can be run.
   virtual const ChatTemplate* chat_template() const = 0;
+  // Why chat_template() is null: kNotFound, or what in the template cannot be run.
+  virtual const Status& chat_template_status() const = 0;
   virtual SamplingOptions default_sampling() const = 0;  // generation_config.json's
   virtual const std::vector<TokenId>& end_tokens() const = 0;
   virtual int64_t context() const = 0;

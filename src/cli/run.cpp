@@ -15,6 +15,8 @@ Result<std::vector<TokenId>> prompt_tokens(const Engine& engine, const Options& 
                                                : ControlTokens::kAsText);
   }
   if (engine.chat_template() == nullptr) {
+    const Status& reason = engine.chat_template_status();
+    if (reason.code() != StatusCode::kNotFound) return reason;
     return Status(StatusCode::kUnsupported,
                   engine.model_name() + ": found no chat template, expected one for --chat");
   }

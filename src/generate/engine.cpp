@@ -35,6 +35,7 @@ class LoadedEngine final : public Engine, public std::enable_shared_from_this<Lo
   const Tokenizer& tokenizer() const override { return *shared_.tokenizer; }
   std::shared_ptr<const Tokenizer> shared_tokenizer() const override { return shared_.tokenizer; }
   const ChatTemplate* chat_template() const override { return template_.get(); }
+  const Status& chat_template_status() const override { return template_status_; }
   SamplingOptions default_sampling() const override { return sampling_; }
   const std::vector<TokenId>& end_tokens() const override { return shared_.end_tokens; }
   int64_t context() const override { return context_; }
@@ -63,6 +64,7 @@ class LoadedEngine final : public Engine, public std::enable_shared_from_this<Lo
   std::shared_ptr<const Weights> weights_;
   SessionContext shared_;
   std::shared_ptr<const ChatTemplate> template_;
+  Status template_status_;  // why template_ is null
   SamplingOptions sampling_;
   std::vector<std::string> notes_;
   int64_t context_ = 0;
@@ -160,8 +162,12 @@ Status LoadedEngine::load_text(const Checkpoint& checkpoint) {
     return Status(StatusCode::kInvalidFile, folder + "/generation_config.json: " + valid.message());
   }
   Result<std::shared_ptr<const ChatTemplate>> loaded = ChatTemplate::load(folder);
-  if (!loaded.ok() && loaded.status().code() != StatusCode::kNotFound) return loaded.status();
-  if (loaded.ok()) template_ = *loaded;
+  // Only a conversation needs it: everything else works with a template that cannot be run.
+  if (loaded.ok()) {
+    template_ = *loaded;
+  } else {
+    template_status_ = loaded.status();
+  }
   return Status();
 }
 
@@ -219,8 +225,7 @@ std::string LoadedEngine::backend_line() const {
     products = cpu::has_bf16_products(*kernels_) ? ", with BF16 products"
                                                  : ", without BF16 products, which this CPU lacks";
   }
-  return fmt::format("cpu {}, {} thread{} ({}{})",
-                     cpu::level_name(level_), pool_->thread_count(),
+  return fmt::format("cpu {}, {} thread{} ({}{})", cpu::level_name(level_), pool_->thread_count(),
                      pool_->thread_count() == 1 ? "" : "s", reason, products);
 }
 

@@ -1,10 +1,14 @@
 // Sums a buffer as 64-bit words, several accumulators wide so that loads, not additions, limit.
 #include "src/generate/read_bandwidth.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <vector>
 
 #include "src/generate/random.h"
@@ -31,6 +35,27 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) uint64_t sum_words(
   return sum;
 }
 
+// Words set to 1 in huge pages where the system has them, as the weights are.
+class ReadBuffer {
+ public:
+  explicit ReadBuffer(int64_t count) {
+    const size_t bytes = static_cast<size_t>(count) * sizeof(uint64_t);
+    const size_t rounded = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+    words_.reset(static_cast<uint64_t*>(std::aligned_alloc(kHugePageBytes, rounded)));
+    if (words_ == nullptr) throw std::bad_alloc();
+    (void)madvise(words_.get(), rounded, MADV_HUGEPAGE);
+    std::fill_n(words_.get(), count, uint64_t{1});
+  }
+  const uint64_t* data() const { return words_.get(); }
+
+ private:
+  static constexpr size_t kHugePageBytes = size_t{2} << 20;
+  struct Free {
+    void operator()(uint64_t* words) const { std::free(words); }
+  };
+  std::unique_ptr<uint64_t, Free> words_;
+};
+
 int64_t slices_of(int64_t bytes) {
   return (bytes + kSliceBytes - 1) / kSliceBytes;
 }
@@ -41,18 +66,22 @@ double measure_read_seconds(ThreadPool& threads, const StepReads& reads) {
   const int64_t always = slices_of(reads.always_bytes);
   const int64_t in_pool = slices_of(reads.pool_bytes);
   const int64_t count = always + std::min(in_pool, slices_of(reads.chosen_bytes));
-  const std::vector<uint64_t> words(static_cast<size_t>((always + in_pool) * kSliceWords), 1);
-  std::atomic<uint64_t> sink{0};  // makes the sums observable, so that the reads happen
+  const ReadBuffer words((always + in_pool) * kSliceWords);
+  // Makes the sums observable, so that the reads happen; a cache line a worker.
+  struct alignas(64) Sink {
+    volatile uint64_t sum = 0;
+  };
+  std::vector<Sink> sinks(static_cast<size_t>(threads.thread_count()));
   std::array<double, kPasses> seconds{};
   for (int pass = -1; pass < kPasses; ++pass) {
     const auto pass_key = static_cast<uint64_t>(pass + 1);
     // Distinct slices: the first `count - always` of the pool's cycle from a random start.
     const auto first = static_cast<int64_t>(uniform_at(pass_key, 0) * static_cast<double>(in_pool));
     const auto start = std::chrono::steady_clock::now();
-    threads.run(count, [&](int64_t index, int) {
+    threads.run(count, [&](int64_t index, int worker) {
       const int64_t slice = index < always ? index : always + (first + index - always) % in_pool;
-      sink.fetch_add(sum_words(words.data() + slice * kSliceWords, kSliceWords),
-                     std::memory_order_relaxed);
+      Sink& sink = sinks[static_cast<size_t>(worker)];
+      sink.sum = sink.sum + sum_words(words.data() + slice * kSliceWords, kSliceWords);
     });
     const double elapsed =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

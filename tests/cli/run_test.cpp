@@ -121,6 +121,16 @@ TEST(Chat, GivesTheTemplateMessagesSystemTextAndMode) {
   EXPECT_EQ(prompt_tokens({"<|im_end|>"}), 12);
 }
 
+// A template that this interpreter cannot run stops a conversation and nothing else.
+TEST(Chat, ATemplateThatCannotBeRunStopsOnlyChat) {
+  TempFolder folder;
+  const std::string model = copy_tiny_model(folder);
+  folder.write("model/chat_template.jinja", "{% unheard_of %}");
+  const std::vector<std::string> run = {"run", model, "-p", "1", "--max-tokens", "1"};
+  EXPECT_EQ(moray(run).exit_code, 0);
+  expect_refusal(moray(with(run, {"--chat"})), 5, {"chat template line 1", "unheard_of"});
+}
+
 // The insertion is what `run` continues the documented prompt with, and the file stays as it is.
 TEST(Complete, SendsPrefixSuffixMiddle) {
   TempFolder folder;
