@@ -1,6 +1,6 @@
 // The team behind ThreadPool. One 64-bit word, `ticket`, carries a loop: its upper half counts
 // loops, its lower half the indices not yet claimed. A thread reads the loop's fields, then claims
-// an index by compare-and-swap; success proves that the fields belonged to that very loop, because
+// indices by compare-and-swap; success proves that the fields belonged to that very loop, because
 // a loop cannot end while an index is unclaimed. So late wakers never run a stale loop, and the
 // caller need not wait for threads that are still asleep.
 #include "src/base/thread_pool.h"
