@@ -19,6 +19,9 @@ namespace {
 constexpr int64_t kSliceBytes = 32 * 1024;  // what a worker takes at a time; half an expert matrix
 constexpr int64_t kSliceWords = kSliceBytes / 8;
 constexpr int kPasses = 101;
+// Of the experts, enough to lie far outside any cache; all of a large model's would be a second
+// copy of it in memory.
+constexpr int64_t kPoolBytesMax = int64_t{1} << 30;
 
 // One clone an instruction set, picked by the loader: the loop is plain C++ and auto-vectorised.
 __attribute__((target_clones("avx512f", "avx2", "default"))) uint64_t sum_words(
@@ -64,7 +67,9 @@ int64_t slices_of(int64_t bytes) {
 
 double measure_read_seconds(ThreadPool& threads, const StepReads& reads) {
   const int64_t always = slices_of(reads.always_bytes);
-  const int64_t in_pool = slices_of(reads.pool_bytes);
+  const int64_t pool_bytes =
+      std::min(reads.pool_bytes, std::max(reads.chosen_bytes, kPoolBytesMax));
+  const int64_t in_pool = slices_of(pool_bytes);
   const int64_t count = always + std::min(in_pool, slices_of(reads.chosen_bytes));
   const ReadBuffer words((always + in_pool) * kSliceWords);
   // Makes the sums observable, so that the reads happen; a cache line a worker.

@@ -17,7 +17,8 @@ struct StepReads {
 // Seconds in which `threads` read one step's bytes: the median of many passes after a warm-up, each
 // with another pseudo-random choice from the pool. What stays in the caches from one pass to the
 // next comes from there, as it does in successive decode steps; what does not, does not. Allocates
-// always_bytes + pool_bytes and frees them.
+// always_bytes and at most 1 GiB of pool_bytes (more if a step chooses more), and frees them;
+// throws std::bad_alloc, which the command line reports, when they cannot be had.
 double measure_read_seconds(ThreadPool& threads, const StepReads& reads);
 
 }  // namespace moray
