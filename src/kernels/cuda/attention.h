@@ -23,7 +23,7 @@ struct AttentionShape {
   int heads, kv_heads, head_dim;  // head_dim <= 256, a multiple of 8
   bool has_gate;
   int multiprocessors;
-  int arch;  // 890, 900 or 1200
+  int arch;  // 89, 90 or 120
 };
 
 struct AttentionKernels {
