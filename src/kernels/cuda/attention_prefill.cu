@@ -9,40 +9,25 @@
 //
 // Invariant: a row's sums run over the tiles in ascending order, each in the order of its products;
 // a tile wholly above the diagonal changes no bit. So results do not depend on how a prompt is cut.
-#include "constants.cuh"
 #include "attention_params.h"
+#include "constants.cuh"
 #include "device/grid.cuh"
 #include "device/head.cuh"
 #include "device/mma.cuh"
+#include "device/softmax.cuh"
 #include "device/tile.cuh"
 
 namespace moray::cuda {
 
 namespace {
 
-constexpr int kGroup = kHeads / kKvHeads;
-constexpr int kQueryStride = kHeadDim * (kHasGate ? 2 : 1);  // elements from head to head
 constexpr int kRows = attention_prefill_rows(kArch / 10);
-constexpr int kWarps = kRows / 16, kThreads = 32 * kWarps;
+constexpr int kPrefillWarps = kRows / 16, kPrefillThreads = 32 * kPrefillWarps;
 constexpr int kKeys = kPrefillKeys;
 constexpr int kBuffers = attention_prefill_buffers(kArch / 10);
 constexpr int kTileBytes = kKeys * kHeadDim * 2;
-constexpr int kSteps = kHeadDim / 16;  // products of 16 dims
+constexpr int kSteps = kHeadDim / 16;            // products of 16 dims
 constexpr bool kHoldsQueries = kHeadDim <= 128;  // in registers; otherwise read for every tile
-constexpr float kLowest = -1e30f;
-
-constexpr float root(float x) {
-  float r = x;
-  for (int i = 0; i < 40; ++i) r = 0.5f * (r + x / r);
-  return r;
-}
-constexpr float kScale = 1.44269504f / root(float(kHeadDim));
-
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -64,7 +49,7 @@ class Block {
     staging_ = memory;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      largest_[h] = kLowest;
+      largest_[h] = kLowestScore;
       total_[h] = 0;
     }
 #pragma unroll
@@ -112,8 +97,12 @@ class Block {
   }
 
  private:
-  static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
-  static __device__ __forceinline__ int warp() { return threadIdx.x / 32; }
+  static __device__ __forceinline__ int lane() {
+    return threadIdx.x % 32;
+  }
+  static __device__ __forceinline__ int warp() {
+    return threadIdx.x / 32;
+  }
 
   // Element offset of a row's query in q_gate.
   __device__ __forceinline__ long long query_at(int row) const {
@@ -124,7 +113,7 @@ class Block {
   __device__ __forceinline__ void copy_queries(int rows) const {
     constexpr int kPieces = kHeadDim / 8;
 #pragma unroll 4
-    for (int i = threadIdx.x; i < kRows * kPieces; i += kThreads) {
+    for (int i = threadIdx.x; i < kRows * kPieces; i += kPrefillThreads) {
       const int row = i / kPieces, piece = i % kPieces;
       const bool valid = first_row_ + row < rows;
       const uint16* const from = params_.q_gate + query_at(valid ? first_row_ + row : 0);
@@ -137,8 +126,8 @@ class Block {
     const int end = params_.position + params_.tokens;
     const long long start = static_cast<long long>(kv_head_) * params_.cache.capacity;
 #pragma unroll
-    for (int i = 0; i < kKeys * kPieces / kThreads; ++i) {
-      const int index = threadIdx.x + i * kThreads;
+    for (int i = 0; i < kKeys * kPieces / kPrefillThreads; ++i) {
+      const int index = threadIdx.x + i * kPrefillThreads;
       const int row = index / kPieces, piece = index % kPieces, key = tile * kKeys + row;
       const bool valid = key < end;
       const uint16* const from =
@@ -185,7 +174,7 @@ class Block {
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          if (8 * n + e > newest) score[n][2 * h + e] = bits_float(0xff800000u);
+          if (8 * n + e > newest) score[n][2 * h + e] = masked_score();
         }
       }
     }
@@ -202,15 +191,15 @@ class Block {
         most = fmaxf(most, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
       }
       most = fmaxf(quad_max(most), largest_[h]);
-      shrink[h] = exp2_fast(__fmul_rn(__fsub_rn(largest_[h], most), kScale));
-      const float offset = __fmul_rn(most, -kScale);
+      shrink[h] = exp2_fast(__fmul_rn(__fsub_rn(largest_[h], most), kScoreScale));
+      const float offset = __fmul_rn(most, -kScoreScale);
       largest_[h] = most;
       float total = 0;
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          score[n][2 * h + e] = exp2_fast(__fmaf_rn(score[n][2 * h + e], kScale, offset));
+          score[n][2 * h + e] = exp2_fast(__fmaf_rn(score[n][2 * h + e], kScoreScale, offset));
           total += score[n][2 * h + e];
         }
       }
@@ -256,8 +245,8 @@ class Block {
         if (kHasGate && first_row_ + row < rows) {
           const uint32 gate = *reinterpret_cast<const uint32*>(
               params_.q_gate + query_at(first_row_ + row) + kHeadDim + 8 * n + 2 * t);
-          low /= 1.0f + exp2_fast(-1.44269504f * bf16_low(gate));
-          high /= 1.0f + exp2_fast(-1.44269504f * bf16_high(gate));
+          low /= one_plus_exp(-bf16_low(gate));
+          high /= one_plus_exp(-bf16_high(gate));
         }
         *reinterpret_cast<uint32*>(staging_ + tile_offset<kHeadDim>(row, n) + 4 * t) =
             float_bf16x2(low, high);
@@ -329,7 +318,7 @@ extern __shared__ __align__(128) char attention_prefill_memory[];
 // Grid (ceil(tokens * heads / kv_heads / kRows) * kv_heads), the longest rows first. Two products
 // of 2 * 16 * 64 * head_dim FLOP a warp and tile; reads a tile (256 head_dim bytes) from the
 // second-level cache for every kRows rows.
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
+extern "C" __global__ void __launch_bounds__(kPrefillThreads, 1)
     attention_prefill(const __grid_constant__ AttentionPrefillParams params) {
   wait_for_previous();
   let_next_start();

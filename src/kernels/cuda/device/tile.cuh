@@ -1,8 +1,8 @@
 // Tiles of BF16 rows in shared memory: asynchronous copies in, fragments for mma.cuh out.
 //
-// A row of `dims` elements is dims / 8 pieces of 16 bytes; piece p of row r lies at place p ^ (r % 8)
-// of its row (fewer than 8 pieces: modulo their number), so that the eight rows of a fragment load
-// fall on different banks. Available from sm_80 on.
+// A row of `dims` elements is dims / 8 pieces of 16 bytes; piece p of row r lies at place p ^ (r %
+// 8) of its row (fewer than 8 pieces: modulo their number), so that the eight rows of a fragment
+// load fall on different banks. Available from sm_80 on.
 #pragma once
 
 #include "barrier.cuh"
