@@ -19,6 +19,13 @@ __device__ __forceinline__ float2 load_shared_pair(const float* at) {
   return v;
 }
 
+__device__ __forceinline__ void add_weighted(float4& sum, float4 part, float weight) {
+  sum.x = __fmaf_rn(part.x, weight, sum.x);
+  sum.y = __fmaf_rn(part.y, weight, sum.y);
+  sum.z = __fmaf_rn(part.z, weight, sum.z);
+  sum.w = __fmaf_rn(part.w, weight, sum.w);
+}
+
 // out = sums / total * sigmoid(gate) of one column, the splits' sums added in a fixed order: thread
 // (group, quad) takes four dims of every kGroups-th split, then the groups are added.
 template <int N>
@@ -52,14 +59,22 @@ __device__ __forceinline__ void finish_column(const AttentionStepParams& params,
   __syncthreads();
   const int quad = threadIdx.x % kQuads, group = threadIdx.x / kQuads;
   float4 sum = {0, 0, 0, 0};
-#pragma unroll 8
-  for (int split = group; split < splits; split += kGroups) {
-    const float4 part = load_shared_work(partial_sums(params.partials, index + split) + 4 * quad);
-    const float weight = shared.split_weight[split];
-    sum.x = __fmaf_rn(part.x, weight, sum.x);
-    sum.y = __fmaf_rn(part.y, weight, sum.y);
-    sum.z = __fmaf_rn(part.z, weight, sum.z);
-    sum.w = __fmaf_rn(part.w, weight, sum.w);
+  constexpr int kBatch = 16;  // loads in flight of a thread
+  for (int first = group; first < splits; first += kBatch * kGroups) {
+    float4 part[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int split = first + i * kGroups;
+      part[i] = {0, 0, 0, 0};
+      if (split < splits) {
+        part[i] = load_shared_work(partial_sums(params.partials, index + split) + 4 * quad);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int split = first + i * kGroups;
+      if (split < splits) add_weighted(sum, part[i], shared.split_weight[split]);
+    }
   }
   shared.combine[threadIdx.x] = sum;
   __syncthreads();
