@@ -1,0 +1,58 @@
+// Full attention on the GPU: one kernel a layer for a decode step, two for a prefill block.
+//
+// Invariant: a token's result depends on the sequence before it and on nothing else in the step:
+// bits are equal for 1..16 tokens at once. Formula and shapes as AttentionArgs (src/kernels/ops.h)
+// under Precision::kBfloat16: queries, keys and values are rounded to BF16 once, scores, softmax
+// and sums are FP32, outputs are BF16. Norm statistics are FP32, where the oracle's are double.
+#pragma once
+
+#include <cstdint>
+
+#include "src/gpu/launch.h"
+#include "src/kernels/cuda/attention_params.h"
+
+namespace moray::gpu {
+class KernelSet;
+class Stream;
+}  // namespace moray::gpu
+
+namespace moray::cuda {
+
+// The dimensions the kernels were compiled for, as the launchers need them.
+struct AttentionShape {
+  int heads, kv_heads, head_dim;  // head_dim <= 256, a multiple of 8
+  bool has_gate;
+  int multiprocessors;
+  int arch;  // 890, 900 or 1200
+};
+
+struct AttentionKernels {
+  gpu::Kernel step_narrow;  // up to 8 query columns (tokens * heads / kv_heads) a pass
+  gpu::Kernel step_wide;    // up to 32
+  gpu::Kernel rows;         // prefill: norm, rotate, append
+  gpu::Kernel prefill;      // prefill: softmax(q k) v, times the gate
+  AttentionShape shape;
+
+  // Entry points of the programs "attention_step.cu" and "attention_prefill.cu".
+  static AttentionKernels find(const gpu::KernelSet& kernels, const AttentionShape& shape);
+};
+
+// Bytes of AttentionStepParams::partials for steps of up to `tokens`, and of `arrivals` (to be
+// cleared once); one of each serves all layers of a stream.
+int64_t attention_step_workspace_bytes(const AttentionShape& shape, int tokens);
+int64_t attention_arrivals_bytes(const AttentionShape& shape);
+
+// Appends k and v of Step.count tokens at Step.position and attends. The grid is fixed by the shape
+// and by `tokens` (>= Step.count, which chooses the kernel), so that it may be captured; lengths
+// come from device memory. `programmatic`: may start while the kernel before it drains.
+// Cost: 4 * kv_heads * head_dim bytes (BF16) read per cached position, for every 4 tokens of a
+// group of 8 heads once.
+void attention_step(gpu::Stream& stream, const AttentionKernels& kernels, int tokens,
+                    const AttentionStepParams& params, bool programmatic);
+
+// Norms, rotates and appends a block of tokens, then attends causally: 4 * heads * head_dim FLOP
+// for every pair of a query and a key at or before it.
+void attention_prefill(gpu::Stream& stream, const AttentionKernels& kernels,
+                       const AttentionPrefillParams& params);
+
+}  // namespace moray::cuda

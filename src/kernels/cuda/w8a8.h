@@ -1,0 +1,89 @@
+// W8A8 products of a prefill block: E4M3 activations times E4M3 weights on the tensor cores.
+//
+//   y[t, n] = sum_s xs[t, s] ws[n / 128, s] (sum over the 128 columns of slice s of x[t, k] w[n,
+//   k])
+// with x, w the stored codes, xs, ws their FP32 scales. The inner sum is the tensor core's (FP32
+// accumulators; on sm_90 the unit keeps about 13 fraction bits of the largest addend), everything
+// outside it is FP32, slices in order. So an element has one order of summation, whatever else the
+// block holds.
+//
+// Shapes: K a multiple of 128; rows and weight rows any (weight rows a multiple of 8). Three
+// kernels: w8a8_dense (up to four matrices that share x), w8a8_gate_up (SwiGLU and
+// re-quantisation in the epilogue) and w8a8_down, the last two over experts whose rows are sorted
+// together. Who quantises and sorts, and who reduces, is in prefill.h. What the launchers need from
+// a model is in w8a8_launch.h.
+#pragma once
+
+#include "params.h"
+
+namespace moray::cuda {
+
+inline constexpr int kSliceColumns = 128;  // share one scale, and one promotion to FP32
+inline constexpr int kW8a8TileRows = 128;  // activation rows of a tile
+inline constexpr int kW8a8TargetsMax = 4;
+
+// The driver's description of a box of memory for bulk copies (CUtensorMap), sm_90 only. All maps
+// here cut bytes [plane, row, column] into boxes of 64 rows by 128 columns, 128-byte swizzle.
+struct alignas(64) TensorMap {
+  unsigned long long words[16];
+};
+
+// Activations, quantised per row and 128 columns: value(r, c) = codes[r * cols + c] *
+// scales[c / 128 * scale_stride + r], scale = (largest magnitude) / 448.
+struct QuantisedRows {
+  unsigned char* codes;  // E4M3, 16-byte aligned
+  float* scales;         // [cols / 128, scale_stride]
+  int rows, cols;        // rows bounds what may be read, not what is computed
+  int scale_stride;      // >= rows
+};
+
+// Rows [first_row, first_row + rows) of the sorted activations belong to `expert`.
+struct ExpertTile {
+  int expert, first_row, rows;  // rows 1..kW8a8TileRows
+};
+
+enum class W8a8Output : int { kBf16 = 0, kF32 = 1, kAddBf16 = 2 };
+
+// out[t, n], row-major with out_stride elements a row (a multiple of 8); kAddBf16: out += y, one
+// rounding. Written as soon as computed, so out aliases no input.
+struct W8a8Target {
+  Matrix weight;
+  void* out;
+  int out_stride;
+  W8a8Output output;
+};
+
+struct W8a8Dense {
+  TensorMap x_map, weight_maps[kW8a8TargetsMax];
+  QuantisedRows x;
+  W8a8Target targets[kW8a8TargetsMax];
+  int target_count;
+  int tokens;  // rows computed
+};
+
+// inner[r] = quantised(silu(gate x[r]) * (up x[r])), products and SiLU in FP32. I a multiple of
+// 128.
+struct W8a8GateUp {
+  TensorMap x_map, gate_map, up_map;
+  QuantisedRows x;  // sorted by expert
+  ExpertRecords experts;
+  const ExpertTile* tiles;  // null: one expert, record 0, over rows [0, tokens)
+  const int* tile_count;    // in device memory; not read when tiles is null
+  int tokens;
+  QuantisedRows inner;  // written, rows as x
+};
+
+// out[out_row[r]] = BF16(down inner[r]).
+struct W8a8Down {
+  TensorMap inner_map, down_map;
+  QuantisedRows inner;  // sorted by expert
+  ExpertRecords experts;
+  const ExpertTile* tiles;
+  const int* tile_count;
+  int tokens;
+  const int* out_row;  // null: r itself
+  void* out;           // BF16
+  int out_stride;      // elements, a multiple of 8
+};
+
+}  // namespace moray::cuda
