@@ -18,7 +18,7 @@
 
 namespace moray::cuda {
 
-inline constexpr int kSliceColumns = 128;  // share one scale, and one promotion to FP32
+inline constexpr int kScaleColumns = 128;  // share one scale, and one promotion to FP32
 inline constexpr int kW8a8TileRows = 128;  // activation rows of a tile
 inline constexpr int kW8a8TargetsMax = 4;
 
@@ -83,6 +83,7 @@ struct W8a8Down {
   int tokens;
   const int* out_row;  // null: r itself
   void* out;           // BF16
+  int columns;         // H, the rows of `down`
   int out_stride;      // elements, a multiple of 8
 };
 
