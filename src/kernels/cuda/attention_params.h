@@ -40,7 +40,7 @@ constexpr int attention_step_shared_bytes(int head_dim, int splits, int columns)
   const int loop =
       columns * ((head_dim + 32) * 2 + 4 * (kAttentionTileKeys + 16) + 32) + 32 * head_dim;
   const int sums = columns * head_dim * 4;
-  return (loop > sums ? loop : sums) + columns * 32 + splits * 4 + 4 * kStepTokensMax * head_dim +
+  return (loop > sums ? loop : sums) + columns * 36 + splits * 4 + 4 * kStepTokensMax * head_dim +
          64;
 }
 
@@ -69,6 +69,16 @@ constexpr int attention_prefill_buffers(int arch) {
 constexpr int attention_prefill_shared_bytes(int arch, int head_dim) {
   return 2 * head_dim *
          (attention_prefill_rows(arch) + 2 * attention_prefill_buffers(arch) * kPrefillKeys);
+}
+
+// Likewise for the kernel on warpgroup products (sm_90a, head_dim 128 or 256): two tiles each of
+// keys and values, and room to align them to 1024 bytes.
+inline constexpr int kWgmmaRows = 128;
+constexpr int attention_wgmma_keys(int head_dim) {
+  return head_dim == 256 ? 64 : 128;
+}
+constexpr int attention_wgmma_shared_bytes(int head_dim) {
+  return 2 * head_dim * (kWgmmaRows + 4 * attention_wgmma_keys(head_dim)) + 1024;
 }
 
 struct AttentionPrefillParams {

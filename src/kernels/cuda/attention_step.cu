@@ -50,16 +50,20 @@ __device__ __forceinline__ void attention_step(const AttentionStepParams& params
         let_next_start();
         has_waited = true;
       }
-      prepare_queries(params, shared, kv_head, position, begin, run_columns, column);
-      if (column == 0 && last * kTile > position) {
-        prepare_new_rows(params, shared, kv_head, position, count,
-                         max(first * kTile, position + begin), min(last * kTile, position + end));
-      }
+      prepare(params, shared,
+              {.kv_head = kv_head,
+               .position = position,
+               .first_token = begin,
+               .columns = run_columns,
+               .first_column = column,
+               .new_rows = column == 0 && last * kTile > position ? count : 0,
+               .append_begin = max(first * kTile, position + begin),
+               .append_end = min(last * kTile, position + end)});
       __syncthreads();
-      pass.run(first, last, split, begin, run_columns, column);
+      pass.run(first, last, split, begin, run_columns, column, arriving == 1);
     }
   }
-  finish_columns(params, shared, kv_head, position, count, arriving);
+  if (arriving > 1) combine_splits(params, shared, kv_head, position, count, arriving);
 }
 
 extern __shared__ __align__(16) char attention_step_memory[];
@@ -69,6 +73,10 @@ extern __shared__ __align__(16) char attention_step_memory[];
 extern "C" __global__ void __launch_bounds__(256, 1)
     attention_step_narrow(const __grid_constant__ AttentionStepParams params) {
   attention_step<1>(params, attention_step_memory);
+}
+extern "C" __global__ void __launch_bounds__(256, 1)
+    attention_step_pair(const __grid_constant__ AttentionStepParams params) {
+  attention_step<2>(params, attention_step_memory);
 }
 extern "C" __global__ void __launch_bounds__(256, 1)
     attention_step_wide(const __grid_constant__ AttentionStepParams params) {

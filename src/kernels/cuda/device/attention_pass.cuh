@@ -40,7 +40,7 @@ struct Shared {
   struct Loop {
     alignas(16) uint16 queries[kColumns][kQueryRow];
     alignas(16) uint16 weights[2][kColumns][kWeightRow];  // upper and lower BF16 part
-    float largest[kStepWarps][kColumns];
+    alignas(16) float largest[kColumns][kStepWarps];
     float scratch[kStepWarps][kHeadDim];  // of prepare_head
   };
   union {
@@ -50,7 +50,8 @@ struct Shared {
   };
   alignas(16) uint16 new_keys[kStepTokensMax][kHeadDim];
   alignas(16) uint16 new_values[kStepTokensMax][kHeadDim];
-  float totals[kStepWarps][kColumns];
+  alignas(16) float totals[kColumns][kStepWarps];
+  float largest[kColumns];
   float split_weight[kSplits];
   int rank;
 };
@@ -91,9 +92,10 @@ class Pass {
   }
 
   // Columns begin .. of the run's tokens * kGroup; column c is head c % kGroup of token
-  // first_token + c / kGroup. Leaves the partial results of `split` behind.
+  // first_token + c / kGroup. Leaves the partial results of `split` behind, or the output if no
+  // token of the step has another split.
   __device__ __forceinline__ void run(int first, int last, int split, int first_token,
-                                      int run_columns, int begin) {
+                                      int run_columns, int begin, bool is_only) {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
 #pragma unroll
@@ -122,7 +124,7 @@ class Pass {
       multiply_values();
       if (tile + 1 < last) load_values(tile + 1);
     }
-    store(split, first_token * kGroup + begin, min(run_columns - begin, 8 * N));
+    store(split, first_token * kGroup + begin, min(run_columns - begin, 8 * N), is_only);
   }
 
  private:
@@ -219,7 +221,7 @@ class Pass {
         for (int distance = 4; distance < 32; distance *= 2) {
           most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, distance));
         }
-        if (g() == 0) shared_.loop.largest[warp()][8 * j + 2 * t() + e] = most;
+        if (g() == 0) shared_.loop.largest[8 * j + 2 * t() + e][warp()] = most;
       }
     }
   }
@@ -234,7 +236,7 @@ class Pass {
         const int column = 8 * j + 2 * t() + e;
         float most = largest_[j][e];
 #pragma unroll
-        for (int w = 0; w < kStepWarps; ++w) most = fmaxf(most, shared_.loop.largest[w][column]);
+        for (int w = 0; w < kStepWarps; ++w) most = fmaxf(most, shared_.loop.largest[column][w]);
         const float shrink = exp2_fast(__fmul_rn(__fsub_rn(largest_[j][e], most), kScoreScale));
         const float offset = __fmul_rn(most, -kScoreScale);
         largest_[j][e] = most;
@@ -285,8 +287,8 @@ class Pass {
     }
   }
 
-  // Adds the parts of the keys in order and writes `columns` partial results from `column` on.
-  __device__ __forceinline__ void store(int split, int column, int columns) {
+  // Adds the parts of the keys in order and writes the results of `columns` columns from `column`.
+  __device__ __forceinline__ void store(int split, int column, int columns, bool is_only) {
 #pragma unroll
     for (int j = 0; j < N; ++j) {
 #pragma unroll
@@ -296,7 +298,8 @@ class Pass {
         for (int distance = 4; distance < 32; distance *= 2) {
           total += __shfl_xor_sync(0xffffffffu, total, distance);
         }
-        if (g() == 0) shared_.totals[warp()][8 * j + 2 * t() + e] = total;
+        if (g() == 0) shared_.totals[8 * j + 2 * t() + e][warp()] = total;
+        if (threadIdx.x < 4) shared_.largest[8 * j + 2 * t() + e] = largest_[j][e];
       }
     }
     for (int part = 0; part < kKeyParts; ++part) {
@@ -306,25 +309,19 @@ class Pass {
     __syncthreads();
     for (int i = threadIdx.x; i < columns * (kHeadDim / 4); i += kStepThreads) {
       const int c = i / (kHeadDim / 4), d = i % (kHeadDim / 4) * 4;
-      const long long index = partial_index(column + c, kv_head_, split);
-      *reinterpret_cast<float4*>(partial_sums(params_.partials, index) + d) =
-          *reinterpret_cast<const float4*>(&shared_.sums[c][d]);
-    }
-    if (threadIdx.x < 4) {
+      const float4 sum = *reinterpret_cast<const float4*>(&shared_.sums[c][d]);
+      float total = 0;
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int c = 8 * j + 2 * t() + e;
-          if (c >= columns) continue;
-          float total = 0;
-          for (int w = 0; w < kStepWarps; ++w) total += shared_.totals[w][c];
-          float* const stats =
-              partial_stats(params_.partials, partial_index(column + c, kv_head_, split));
-          stats[0] = largest_[j][e];
-          stats[1] = total;
-        }
+      for (int w = 0; w < kStepWarps; ++w) total += shared_.totals[c][w];
+      if (is_only) {
+        write_quad(params_, kv_head_, column + c, d, sum, total);
+        continue;
       }
+      const long long index = partial_index(column + c, kv_head_, split);
+      *reinterpret_cast<float4*>(partial_sums(params_.partials, index) + d) = sum;
+      if (d != 0) continue;
+      *reinterpret_cast<float2*>(partial_stats(params_.partials, index)) = {shared_.largest[c],
+                                                                            total};
     }
     __syncthreads();
   }

@@ -34,4 +34,21 @@ __device__ __forceinline__ int splits_of(int position) {
   return (tiles_of(position) + per_split - 1) / per_split;
 }
 
+// out of four dims of a column, from sums over all keys and their total weight.
+__device__ __forceinline__ void write_quad(const AttentionStepParams& params, int kv_head,
+                                           int column, int dim, float4 sum, float total) {
+  const long long head = column / kGroup * kHeads + kv_head * kGroup + column % kGroup;
+  float value[4] = {sum.x / total, sum.y / total, sum.z / total, sum.w / total};
+  if (kHasGate) {
+    const float4 gate =
+        *reinterpret_cast<const float4*>(params.q_gate + head * kQueryStride + kHeadDim + dim);
+    value[0] /= one_plus_exp(-gate.x);
+    value[1] /= one_plus_exp(-gate.y);
+    value[2] /= one_plus_exp(-gate.z);
+    value[3] /= one_plus_exp(-gate.w);
+  }
+  *reinterpret_cast<uint2*>(params.out + head * kHeadDim + dim) = {
+      float_bf16x2(value[0], value[1]), float_bf16x2(value[2], value[3])};
+}
+
 }  // namespace moray::cuda
