@@ -18,6 +18,7 @@
 #include "src/kernels/cuda/device/cluster.cuh"
 #include "src/kernels/cuda/device/grid.cuh"
 #include "src/kernels/cuda/device/number.cuh"
+#include "src/kernels/cuda/device/prefetch.cuh"
 
 namespace moray::cuda {
 namespace {
@@ -42,7 +43,6 @@ constexpr int kWrites = kChunk / kRowGroups;            // writes a lane holds f
 constexpr int kTogether = kColumnGroups == 1 ? 4 : 2;   // tokens between barriers
 constexpr int kFolded = 16;                             // slots folded between barriers
 constexpr int kParts = 2 + kColumnGroups;               // vectors a token brings: q, k, v
-constexpr int kOutputs = (kTokens * kColumns + kThreads - 1) / kThreads;  // a thread finishes
 constexpr int kChannels = 2 * kKeyHeads * kKeyDim + kValueHeads * kValueDim;
 constexpr int kRepeat = kValueHeads / kKeyHeads;
 
@@ -51,7 +51,7 @@ static_assert(kKeyDim <= 128 && kValueDim <= 128 && kKeyDim % 4 == 0 && kValueDi
 static_assert(kWarps >= kParts && kPadColumns == kOwned * kWarps);
 
 struct Combination {
-  float state[kTogether][2][kRowGroups][kPadColumns];  // parts of S^T k, S^T q
+  float state[kTogether][2][kRowGroups][kPadColumns + kOwned];  // parts of S^T k, S^T q
   float dots[kTogether][2][kChunk];  // k.k_j and q.k_j times the decay between, 0 for no such j
 };
 struct alignas(16) Fold {
@@ -66,10 +66,11 @@ struct Shared {
     Fold fold;
   };
   float squares[kTokens][kWarps];             // of o, a warp's columns
-  float cluster_squares[kSlices][kTokens];    // written by every block of the cluster
+  Exchange<kSlices, kTokens> totals;          // the blocks' sums of squares of each token
   float decay[kChunk];                        // G_j of the chunk at hand
   float token_decay[kTokens], beta[kTokens];  // G and beta of the step's tokens
-  int last;                                   // whether this block is the last of its key head
+  float norm[kPadColumns];
+  int last;  // whether this block is the last of its key head
 };
 static_assert(sizeof(Shared) <= 48 * 1024);
 
@@ -114,6 +115,8 @@ struct Window {
   int pending;            // tokens of the open chunk before the step
 
   __device__ bool opened() const { return last_chunk >= position; }
+  __device__ int place() const { return position % kChunk; }  // of the first token in its chunk
+  __device__ int first_run() const { return min(count, kChunk - place()); }
 };
 
 __device__ Window find_window(const DeltaStepParams& p) {
@@ -164,7 +167,10 @@ struct Vector {
   int part;
   int first_channel, elements;
 
-  __device__ int channel(int element) const { return first_channel + element; }
+  // Past the vector's end its first channel, so that it can be read.
+  __device__ int channel(int element) const {
+    return first_channel + (element < elements ? element : 0);
+  }
 };
 
 __device__ Vector find_vector(const Place& at, int part) {
@@ -174,85 +180,106 @@ __device__ Vector find_vector(const Place& at, int part) {
           min(32, kColumns - column)};
 }
 
-// Convolution weights and the inputs before the step, loaded ahead for its first token.
-struct Taps {
-  float weight[kPerLane][kConvTaps];
-  float past[kPerLane][kPast > 0 ? kPast : 1];
-};
-
-__device__ float past_input(const DeltaStepParams& p, const Window& w, int channel, int position) {
-  if (position < 0) return 0.0f;
-  return p.state.conv_tail[(position - w.chunk + kPast) * kChannels + channel];
+// Where input of the convolution `t` tokens after the step's first is; negative: before it.
+__device__ const float* find_input(const DeltaStepParams& p, const Window& w, int channel, int t) {
+  return (t >= 0 ? p.qkv + t * kChannels
+                 : p.state.conv_tail + (w.pending + kPast + t) * kChannels) +
+         channel;
 }
 
-__device__ void load_taps(const DeltaStepParams& p, const Place& at, const Window& w,
-                          const Vector& vector, int token, Taps& taps) {
+// Asks for what a vector's convolution needs from before the step; it comes from device memory,
+// the step's own inputs mostly from L2.
+__device__ void prefetch_taps(const DeltaStepParams& p, const Place& at, const Window& w,
+                              const Vector& vector) {
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
-    const int element = at.lane + 32 * i;
-    if (element >= vector.elements) continue;
-    const int channel = vector.channel(element);
+    const int channel = vector.channel(at.lane + 32 * i);
+    prefetch_l2(p.weights.conv + channel * kConvTaps);
 #pragma unroll
-    for (int j = 0; j < kConvTaps; ++j) {
-      taps.weight[i][j] = p.weights.conv[channel * kConvTaps + j];
-    }
-#pragma unroll
-    for (int j = 0; j < kPast; ++j) {
-      const int t = token - kPast + j;
-      taps.past[i][j] =
-          t < 0 ? past_input(p, w, channel, w.position + t) : p.qkv[t * kChannels + channel];
+    for (int t = -kPast; t < 0; ++t) {
+      if (w.position + t >= 0) prefetch_l2(find_input(p, w, channel, t));
     }
   }
+}
+
+// One channel of one token: the inputs, oldest first, and the convolution's sum.
+__device__ float convolve_channel(const DeltaStepParams& p, const Window& w, int channel, int token,
+                                  float (&input)[kConvTaps]) {
+  float weight[kConvTaps];
+#pragma unroll
+  for (int j = 0; j < kConvTaps; ++j) {
+    const int t = token - kPast + j;
+    weight[j] = p.weights.conv[channel * kConvTaps + j];
+    input[j] = w.position + t >= 0 ? *find_input(p, w, channel, t) : 0.0f;
+  }
+  float sum = 0.0f;
+#pragma unroll
+  for (int j = 0; j < kConvTaps; ++j) sum = fmaf(weight[j], input[j], sum);
+  return sum;
 }
 
 // Keeps the raw inputs that later steps convolve again: the token's own and, with the first token
 // of a step that opens a chunk, those before the step that stand ahead of that chunk.
 __device__ void keep_inputs(const DeltaStepParams& p, const Window& w, int channel, int token,
-                            float input, const float* past) {
+                            const float (&input)[kConvTaps]) {
   const int row = w.position + token - w.last_chunk + kPast;
-  if (row >= 0) p.state.conv_tail[row * kChannels + channel] = input;
+  if (row >= 0) p.state.conv_tail[row * kChannels + channel] = input[kPast];
   if (token > 0 || !w.opened()) return;
 #pragma unroll
   for (int j = 0; j < kPast; ++j) {
     const int past_row = w.position - w.last_chunk + j;
-    if (past_row >= 0) p.state.conv_tail[past_row * kChannels + channel] = past[j];
+    if (past_row >= 0) p.state.conv_tail[past_row * kChannels + channel] = input[j];
   }
 }
 
-// silu of the convolution; q and k normalised, q also times key_dim^-1/2. To shared memory.
+// silu of the convolution; q and k normalised, q also times key_dim^-1/2. To shared memory. All is
+// loaded before anything is stored, since the compiler must assume that a store to device memory
+// changes what is loaded after it.
 __device__ void convolve(const DeltaStepParams& p, const Place& at, const Window& w,
-                         const Vector& vector, int token, const Taps& taps, Shared& shared) {
-  const bool keeps = vector.part >= 2 || at.keeps_key_head();
+                         const Vector& vector, int token, Shared& shared) {
+  float input[kPerLane][kConvTaps];
   float out[kPerLane];
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int element = at.lane + 32 * i;
-    out[i] = 0.0f;
-    if (element < vector.elements) {
-      const int channel = vector.channel(element);
-      const float input = p.qkv[token * kChannels + channel];
-      float sum = 0.0f;
-#pragma unroll
-      for (int j = 0; j < kPast; ++j) sum = fmaf(taps.weight[i][j], taps.past[i][j], sum);
-      out[i] = silu(fmaf(taps.weight[i][kPast], input, sum));
-      if (keeps) keep_inputs(p, w, channel, token, input, taps.past[i]);
-    }
+    const float sum = convolve_channel(p, w, vector.channel(element), token, input[i]);
+    out[i] = element < vector.elements ? silu(sum) : 0.0f;
     squares = fmaf(out[i], out[i], squares);
   }
   if (vector.part >= 2) {
     shared.values[token][(vector.part - 2) * 32 + at.lane] = out[0];
-    return;
+  } else {
+    float factor = rsqrtf(warp_sum(squares) + 1e-6f);
+    if (vector.part == 0) factor *= rsqrtf(static_cast<float>(kKeyDim));
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      shared.vectors[token][vector.part][at.lane + 32 * i] = out[i] * factor;
+    }
   }
-  float factor = rsqrtf(warp_sum(squares) + 1e-6f);
-  if (vector.part == 0) factor *= rsqrtf(static_cast<float>(kKeyDim));
+  if (vector.part < 2 && !at.keeps_key_head()) return;
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
-    shared.vectors[token][vector.part][at.lane + 32 * i] = out[i] * factor;
+    const int element = at.lane + 32 * i;
+    if (element < vector.elements) keep_inputs(p, w, vector.channel(element), token, input[i]);
   }
 }
 
-// beta and G of the step's tokens, a lane a token. One warp.
+// A run of the step's tokens in one chunk.
+struct Segment {
+  int first, count;  // tokens
+  int place;         // of the first in its chunk
+};
+
+// Enters the segment's tokens in the chunk's decays.
+__device__ void add_decays(const Segment& segment, int thread, Shared& shared) {
+  if (thread < segment.count) {
+    shared.decay[segment.place + thread] = shared.token_decay[segment.first + thread];
+  }
+}
+
+// beta and G of the step's tokens, a lane a token. One warp. The chunk's decays get them as well,
+// unless the old ones are still needed to fold it.
 __device__ void compute_gates(const DeltaStepParams& p, const Place& at, const Window& w,
                               float a_log, float dt_bias, Shared& shared) {
   float g = 0.0f;
@@ -266,6 +293,8 @@ __device__ void compute_gates(const DeltaStepParams& p, const Place& at, const W
     total = (w.position + t) % kChunk == 0 ? own : total + own;
     if (at.lane == t) shared.token_decay[t] = total;
   }
+  __syncwarp();
+  if (w.place() > 0) add_decays({0, w.first_run(), w.place()}, at.lane, shared);
 }
 
 // Sums kCount values a lane over the warp, each in a tree that halves the lanes at each level; lane
@@ -290,16 +319,10 @@ __device__ float spread_sum(float (&x)[kCount], int lane) {
   return x[0];
 }
 
-// A run of the step's tokens in one chunk.
-struct Segment {
-  int first, count;  // tokens
-  int place;         // of the first in its chunk
-};
-
 // S^T k and S^T q of one token over the warp's rows.
 __device__ void multiply_state(const Place& at, const Held& held,
                                const float (&vectors)[2][kKeyPad],
-                               float (&out)[2][kRowGroups][kPadColumns]) {
+                               float (&out)[2][kRowGroups][kPadColumns + kOwned]) {
   float query = 0.0f, key = 0.0f;
 #pragma unroll
   for (int r = 0; r < kRows; r += 4) {
@@ -439,12 +462,9 @@ __device__ void store_s(const DeltaStepParams& p, const Place& at, const Held& h
   }
 }
 
-// Reads shared.decay of the chunk's earlier tokens and adds the segment's.
+// Needs the decays of the chunk up to the segment's last token in shared memory.
 __device__ void run_segment(const DeltaStepParams& p, const Place& at, const Window& w,
                             const Segment& segment, Held& held, Shared& shared) {
-  if (threadIdx.x < segment.count) {
-    shared.decay[segment.place + threadIdx.x] = shared.token_decay[segment.first + threadIdx.x];
-  }
 #pragma unroll
   for (int n = 0; n < kSlots; ++n) {
     const int index = at.warp * kSlots + n - segment.place;
@@ -454,7 +474,6 @@ __device__ void run_segment(const DeltaStepParams& p, const Place& at, const Win
       held.keys[n][i] = shared.vectors[segment.first + index][1][at.lane + 32 * i];
     }
   }
-  __syncthreads();
   for (int begin = 0; begin < segment.count; begin += kTogether) {
     const int together = min(kTogether, segment.count - begin);
     for (int n = 0; n < together; ++n) {
@@ -506,18 +525,31 @@ __device__ void share_squares(const Place& at, const Window& w, Shared& shared) 
     float sum = 0.0f;
 #pragma unroll
     for (int n = 0; n < kWarps; ++n) sum += shared.squares[threadIdx.x][n];
+    exchange_send(shared.totals, at.slice, threadIdx.x, sum);
+  }
+  exchange_wait(shared.totals);
+}
+
+// The step's outputs in the block's columns, numbered token by token.
+
+__device__ int64 output_place(const Place& at, int n) {
+  return int64(n / kColumns * kValueHeads + at.head) * kValueDim + at.value_column() + n % kColumns;
+}
+
+__device__ float load_z(const DeltaStepParams& p, const Place& at, const Window& w, int n) {
+  return n < w.count * kColumns ? p.z[output_place(at, n)] : 0.0f;
+}
+
+__device__ void finish(const DeltaStepParams& p, const Place& at, int n, float z,
+                       const Shared& shared) {
+  const int token = n / kColumns;
+  float squares = 0.0f;
 #pragma unroll
-    for (int rank = 0; rank < kSlices; ++rank) {
-      cluster_store(&shared.cluster_squares[at.slice][threadIdx.x], rank, sum);
-    }
-  }
-  if constexpr (kSlices > 1) {
-    __syncwarp();
-    cluster_arrive();
-    cluster_wait();
-  } else {
-    __syncthreads();
-  }
+  for (int slice = 0; slice < kSlices; ++slice) squares += shared.totals.values[slice][token];
+  const float factor = rsqrtf(squares / kValueDim + kNormEps);
+  const int column = n % kColumns;
+  const float value = shared.values[token][column] * factor * shared.norm[column] * silu(z);
+  p.out[output_place(at, n)] = float_bf16(value);
 }
 
 }  // namespace
@@ -530,32 +562,24 @@ extern "C" __global__ void __launch_bounds__(kThreads, kThreads <= 256 ? 2 : 1)
   const Place at = find_place();
   const Window w = find_window(p);
   if (w.count <= 0) return;
-  if constexpr (kSlices > 1) cluster_arrive();
+  exchange_open(shared.totals, w.count);
   Held held;
   load_state(p, at, w, held, shared);
-  Taps taps;
-  const Vector first = find_vector(at, min(at.warp, kParts - 1));
-  if (at.warp < kParts) load_taps(p, at, w, first, 0, taps);
+  const Vector vector = find_vector(at, at.warp % kParts);
+  if (at.warp < kParts) prefetch_taps(p, at, w, vector);
   const float a_log = p.weights.a_log[at.head], dt_bias = p.weights.dt_bias[at.head];
+  if (threadIdx.x < kColumns) {
+    shared.norm[threadIdx.x] = p.weights.norm[at.value_column() + threadIdx.x];
+  }
   let_next_start();
   __syncthreads();  // shared.decay
   wait_for_previous();
 
-  float z[kOutputs];
-#pragma unroll
-  for (int i = 0; i < kOutputs; ++i) {
-    const int n = threadIdx.x + i * kThreads, token = n / kColumns;
-    z[i] = token < w.count
-               ? p.z[(token * kValueHeads + at.head) * kValueDim + at.value_column() + n % kColumns]
-               : 0.0f;
-  }
+  const float first_z = load_z(p, at, w, threadIdx.x);
   if (at.warp == kWarps - 1) compute_gates(p, at, w, a_log, dt_bias, shared);
-  if (at.warp < kParts) convolve(p, at, w, first, 0, taps, shared);
-  for (int task = at.warp + kWarps; task < (w.count - 1) * kParts + kWarps; task += kWarps) {
-    const int token = (task - kWarps) / kParts + 1;
-    const Vector vector = find_vector(at, (task - kWarps) % kParts);
-    load_taps(p, at, w, vector, token, taps);
-    convolve(p, at, w, vector, token, taps, shared);
+  constexpr int kBusy = kWarps / kParts * kParts;  // warps that share the vectors evenly
+  for (int token = at.warp / kParts; at.warp < kBusy && token < w.count; token += kBusy / kParts) {
+    convolve(p, at, w, vector, token, shared);
   }
   __syncthreads();
 
@@ -566,14 +590,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, kThreads <= 256 ? 2 : 1)
     if (segment.place == 0) {
       if (position > 0) fold(p, at, held, shared);
       store_s(p, at, held);
+      __syncthreads();  // the old decays have been read
+      add_decays(segment, threadIdx.x, shared);
       __syncthreads();
     }
     run_segment(p, at, w, segment, held, shared);
   }
 
-  keep_keys(p, at, w, shared);
-  if constexpr (kSlices > 1) cluster_wait();
+  exchange_ready(shared.totals);
   share_squares(at, w, shared);
+  keep_keys(p, at, w, shared);
   // All blocks of the head have read the old decays by now.
   for (int t = threadIdx.x; at.slice == 0 && t < w.count; t += kThreads) {
     const int position = w.position + t;
@@ -581,18 +607,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kThreads <= 256 ? 2 : 1)
       p.state.log_decay[at.head * kChunk + position % kChunk] = shared.token_decay[t];
     }
   }
-#pragma unroll
-  for (int i = 0; i < kOutputs; ++i) {
-    const int n = threadIdx.x + i * kThreads, token = n / kColumns, column = n % kColumns;
-    if (token >= w.count) break;
-    float sum = 0.0f;
-#pragma unroll
-    for (int slice = 0; slice < kSlices; ++slice) sum += shared.cluster_squares[slice][token];
-    const float factor = rsqrtf(sum / kValueDim + kNormEps);
-    const float value = shared.values[token][column] * factor *
-                        p.weights.norm[at.value_column() + column] * silu(z[i]);
-    p.out[(token * kValueHeads + at.head) * kValueDim + at.value_column() + column] =
-        float_bf16(value);
+  for (int n = threadIdx.x; n < w.count * kColumns; n += kThreads) {
+    const float z = n < kThreads ? first_z : load_z(p, at, w, n);
+    finish(p, at, n, z, shared);
   }
 }
 
