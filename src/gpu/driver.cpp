@@ -76,6 +76,7 @@ const char* bind_calls(void* library, Driver& api) {
   binder.bind(api.function_attribute, "cuFuncGetAttribute");
   binder.bind(api.function_set_attribute, "cuFuncSetAttribute");
   binder.bind(api.launch, "cuLaunchKernelEx");
+  binder.bind(api.tensor_map_encode, "cuTensorMapEncodeTiled");
   binder.bind_optional(api.function_load, "cuFuncLoad");
   return binder.missing();
 }

@@ -131,6 +131,11 @@ struct Driver {
   Code (*function_set_attribute)(Handle function, FunctionAttribute attribute, int value);
   Code (*launch)(const LaunchConfig* config, Handle function, void** params, void** extra);
 
+  Code (*tensor_map_encode)(void* map, int element, uint32_t rank, void* base,
+                            const uint64_t* sizes, const uint64_t* strides, const uint32_t* box,
+                            const uint32_t* steps, int interleave, int swizzle, int promotion,
+                            int outside);
+
   // Since CUDA 12.4; null in older drivers. Modules load lazily, and a first launch may not be
   // captured: this loads a function at once.
   Code (*function_load)(Handle function);
