@@ -36,6 +36,15 @@ inline constexpr int kStateFactorRow = 1;  // beta e^G, 0 for pending tokens
 inline constexpr int kDecayRow = 2;        // e^G
 inline constexpr int kRemainingRow = 3;    // e^{G_C - G}
 
+// Shared memory of a scan block: two of keys, values and gates, one of queries and two triangles.
+constexpr int delta_scan_shared_bytes(int key_dim, int value_dim) {
+  const int chunk = kDeltaChunkTokens;
+  const int keys = chunk * delta_tile_width(key_dim) * 2;
+  const int values = chunk * 16 * delta_scan_warps(value_dim) * 2;
+  const int gates = kGateRows * chunk * 4, triangle = chunk * chunk * 2;
+  return 2 * (keys + values + gates) + keys + 2 * triangle;
+}
+
 struct DeltaBlock {
   DeltaPrefillParams call;
   int first_chunk;

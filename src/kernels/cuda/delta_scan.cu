@@ -44,6 +44,7 @@ struct alignas(128) Shared {
   Early early[2];
   Late late;
 };
+static_assert(sizeof(Shared) == delta_scan_shared_bytes(kKeyDim, kValueDim));
 static_assert(kValueTile % kColumns == 0);
 
 using Block = float[4];  // sixteen columns of S by 8 of something: accumulators of mma.cuh
@@ -317,9 +318,9 @@ __device__ void store_writes(const DeltaBlock& b, const Place& at, int chunk,
 
 }  // namespace
 
-// Grid (value tile / kColumns, value heads), kWarps warps, sizeof(Shared) dynamic. Bytes a block
-// and chunk: two key tiles, two triangles and the values, most of them from L2, since the blocks of
-// a key head read the same; FLOPs: delta.h.
+// Grid (value tile / kColumns, value heads), kWarps warps, delta_scan_shared_bytes() dynamic. Bytes
+// a block and chunk: two key tiles, two triangles and the values, most of them from L2, since the
+// blocks of a key head read the same; FLOPs: delta.h.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     delta_scan(const __grid_constant__ DeltaBlock b) {
   extern __shared__ __align__(128) char dynamic_shared[];
