@@ -23,11 +23,11 @@ namespace {
 
 constexpr int kRows = kWgmmaRows, kThreads = 2 * kRows;
 constexpr int kKeys = attention_wgmma_keys(kHeadDim);
-constexpr int kParts = kKeys / 64;       // products of 64 keys
-constexpr int kHalves = kHeadDim / 128;  // products of 128 dims
+constexpr int kParts = kKeys / 64;  // products of 64 keys
+constexpr bool kSupported = kHeadDim % 128 == 0;
+constexpr int kHalves = kSupported ? kHeadDim / 128 : 1;  // products of 128 dims
 constexpr int kPieces = kHeadDim / 8;
 constexpr int kTileBytes = kKeys * kHeadDim * 2;
-static_assert(kHeadDim % 128 == 0);
 
 #if __CUDA_ARCH__ == 900
 
@@ -320,6 +320,7 @@ extern __shared__ __align__(1024) char attention_wgmma_memory[];
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     attention_prefill_wgmma(const __grid_constant__ AttentionPrefillParams params) {
 #if __CUDA_ARCH__ == 900
+  if constexpr (!kSupported) return;
   wait_for_previous();
   let_next_start();
   const int blocks = (params.tokens * kGroup + kRows - 1) / kRows;
