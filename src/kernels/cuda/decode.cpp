@@ -41,9 +41,11 @@ void check_tokens(int tokens) {
 }
 
 // Shared memory of a kernel over the hidden columns: rings, then scratch, of each warp.
+int hidden_shared_bytes(const DecodeShape& shape, int tokens, int depth) {
+  return warps_of(shape.hidden) * (depth * kRingSlotBytes + scratch_bytes(tokens));
+}
 int hidden_shared_bytes(const DecodeShape& shape, int tokens) {
-  return warps_of(shape.hidden) *
-         (ring_depth(arch_constant(shape), tokens) * kRingSlotBytes + scratch_bytes(tokens));
+  return hidden_shared_bytes(shape, tokens, ring_depth(arch_constant(shape), tokens));
 }
 
 template <typename Params>
@@ -201,7 +203,9 @@ void norm_head(gpu::Stream& stream, const DecodeKernels& kernels, const NormHead
   check_matrix(params.head, kernels.shape.hidden);
   CHECK(params.rows >= 1 && params.rows <= params.tokens, params.rows, params.tokens);
   start(stream, kernels.shape, kernels.norm_head.of(params.rows), head_candidates(kernels),
-        warps_of(kernels.shape.hidden) * 32, hidden_shared_bytes(kernels.shape, params.rows),
+        warps_of(kernels.shape.hidden) * 32,
+        hidden_shared_bytes(kernels.shape, params.rows,
+                            head_ring_depth(arch_constant(kernels.shape), params.rows)),
         params);
 }
 

@@ -342,11 +342,21 @@ __device__ __forceinline__ void experts_down(const ExpertsParams& p) {
                     warp % kInnerSlices,
                     warp / kInnerSlices};
   let_next_start();
+  if (kSharedDim > 0 && threadIdx.x < p.tokens) {
+    chosen.shared_weight[threadIdx.x] =
+        sigmoid(load_fresh_float(p.routing.shared_logit + threadIdx.x));
+  }
   choose_experts<true>(p.routing.logits, p.tokens, chosen, reinterpret_cast<uint8*>(after_rings));
   DownStream<kExpertFormat, kWidth> routed(block, 0,
                                            chosen.count + (kTogether && kSharedDim > 0 ? 1 : 0));
   routed.fill();
   wait_for_previous();
+  const auto residual_at = [&](int i) {
+    const int token = i / kTileRows, row = blockIdx.x * kTileRows + i % kTileRows;
+    if (token >= p.tokens || row >= kHidden) return 0.0f;
+    return bf16_float(load_fresh_half(p.residual + token * kHidden + row));
+  };
+  const float mine = residual_at(threadIdx.x);  // on its way while the products run
   routed.run();
   if constexpr (!kTogether) {
     DownStream<kSharedFormat, kWidth> shared(block, chosen.count, chosen.count + 1);
@@ -357,26 +367,24 @@ __device__ __forceinline__ void experts_down(const ExpertsParams& p) {
   for (int i = threadIdx.x; i < p.tokens * kTileRows; i += blockDim.x) {
     const int r = i % kTileRows, token = i / kTileRows, row = blockIdx.x * kTileRows + r;
     if (row >= kHidden) continue;
-    Bfloat16* const h = p.residual + token * kHidden + row;
-    float sum = bf16_float(load_fresh_half(h));
+    float sum = i < static_cast<int>(blockDim.x) ? mine : residual_at(i);
+#pragma unroll
     for (int slot = 0; slot < kTopK + (kSharedDim > 0 ? 1 : 0); ++slot) {
       float product = 0;
 #pragma unroll
       for (int s = 0; s < kInnerSlices; ++s) product += block.product(token, slot, s)[r];
-      const float weight = slot < kTopK ? chosen.weights[token][slot]
-                                        : sigmoid(load_fresh_float(p.routing.shared_logit + token));
-      sum = fmaf(weight, product, sum);
+      sum = fmaf(slot < kTopK ? chosen.weights[token][slot] : chosen.shared_weight[token], product,
+                 sum);
     }
-    *h = float_bf16(sum);
+    p.residual[token * kHidden + row] = float_bf16(sum);
   }
   if (blockIdx.x != 0) return;
   for (int i = threadIdx.x; i < p.tokens * kTopK; i += blockDim.x) {
     p.routing.expert_ids[i] = chosen.ids[i / kTopK][i % kTopK];
     p.routing.expert_weights[i] = chosen.weights[i / kTopK][i % kTopK];
-    if (kSharedDim > 0 && i % kTopK == 0) {
-      p.routing.shared_weight[i / kTopK] =
-          sigmoid(load_fresh_float(p.routing.shared_logit + i / kTopK));
-    }
+  }
+  if (kSharedDim > 0 && threadIdx.x < p.tokens) {
+    p.routing.shared_weight[threadIdx.x] = chosen.shared_weight[threadIdx.x];
   }
 }
 
@@ -398,7 +406,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     experts_gate_up_16(const __grid_constant__ ExpertsParams p) {
   experts_gate_up<2>(p);
 }
-extern "C" __global__ void __launch_bounds__(DownBlock<1>::kWarps * 32)
+// 896 and not the block's own 576 or so: 72 registers a thread, so that the block fits beside one
+// of experts_gate_up and loads its weights before that ends.
+extern "C" __global__ void __launch_bounds__(896)
     experts_down_8(const __grid_constant__ ExpertsParams p) {
   experts_down<1>(p);
 }

@@ -23,9 +23,9 @@ __device__ __forceinline__ bool may_sample(const Sampleable& sampleable, int id)
   if (id >= sampleable.limit) return false;
   return sampleable.banned == nullptr || !(sampleable.banned[id / 32] >> (id % 32) & 1);
 }
-// Larger logit, then lower id; NaN loses to everything.
+// Larger logit, then lower id; only finite logits count.
 __device__ __forceinline__ Candidate better(Candidate a, Candidate b) {
-  if (b.id < 0 || b.logit != b.logit) return a;
+  if (b.id < 0 || !(fabsf(b.logit) <= 0x1.fffffep127f)) return a;
   if (a.id < 0 || b.logit > a.logit) return b;
   return b.logit == a.logit && b.id < a.id ? b : a;
 }
@@ -42,7 +42,7 @@ __device__ __forceinline__ Candidate best_of_lanes(Candidate mine) {
 
 template <int kWidth>
 __device__ __forceinline__ void norm_head(const NormHeadParams& p) {
-  constexpr int kDepth = ring_depth(kArch, kWidth * 8);
+  constexpr int kDepth = head_ring_depth(kArch, kWidth * 8);
   constexpr int kRowSets = kThreads / kTileRows;  // threads finish 16 rows of a token at a time
   static_assert(kRowSets >= 16);
   __shared__ NormSums sums;
@@ -131,10 +131,6 @@ extern "C" __global__ void __launch_bounds__(kGreedyThreads)
   }
   mine = best_of_lanes<32>(mine);
   if (lane != 0) return;
-  if (mine.id < 0) {  // no number among the sampleable logits
-    mine.id = 0;
-    while (mine.id < p.sampleable.limit && !may_sample(p.sampleable, mine.id)) ++mine.id;
-  }
   p.chosen[row] = mine.id;
   if (p.step == nullptr || row != p.rows - 1) return;
   const int position = p.step->position + p.step->count;

@@ -35,6 +35,10 @@ constexpr int warps_of(int columns) {
 constexpr int ring_depth(int arch, int tokens) {
   return arch == 900 ? (tokens <= 8 ? 3 : 2) : (tokens <= 8 ? 2 : 1);
 }
+// norm_head has no kernel worth overlapping with and takes most of the shared memory.
+constexpr int head_ring_depth(int arch, int tokens) {
+  return arch == 900 ? (tokens <= 8 ? 5 : 4) : ring_depth(arch, tokens);
+}
 // project_add: a block has one tile a group, so more slots than its parts would be idle.
 constexpr int add_ring_depth(int arch, bool fp8) {
   return arch == 900 && !fp8 ? 2 : 1;

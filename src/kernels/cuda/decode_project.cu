@@ -87,11 +87,11 @@ __device__ __forceinline__ void norm_project(const NormProjectParams& p) {
 
 // Widest block of project_add: a warp for each slice of 4096 columns.
 constexpr int kAddThreads = warps_of(kDecodeColumnsMax) * 32;
-// The block's one tile a group is all there is to stream, so more slots than its parts are idle.
-constexpr int kAddDepth = add_ring_depth(kArch, kProjectionFp8);
 
 template <Format kFormat, int kWidth>
 __device__ __forceinline__ void project_add(const ProjectAddParams& p) {
+  // The block's one tile a group is all there is to stream, so more slots than its parts are idle.
+  constexpr int kAddDepth = add_ring_depth(kArch, kFormat == Format::kFp8);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Matrix& w = p.weight;
   const int slices = slices_of(w.cols), groups = groups_of(w.cols);
@@ -117,20 +117,25 @@ __device__ __forceinline__ void project_add(const ProjectAddParams& p) {
       },
       w.cols - slice * kSliceColumns, lane);
   scale_activations<kFormat>(x, lane);
+  const int outputs = groups * p.tokens * kTileRows;
+  const auto output_at = [&](int i) {  // null: no such row
+    const int row = (blockIdx.x * groups + i / kTileRows / p.tokens) * kTileRows + i % kTileRows;
+    return row < w.rows ? p.residual + i / kTileRows % p.tokens * w.rows + row : nullptr;
+  };
+  const auto residual_at = [&](int i) {
+    const Bfloat16* const h = i < outputs ? output_at(i) : nullptr;
+    return h != nullptr ? bf16_float(load_fresh_half(h)) : 0.0f;
+  };
+  const float mine = residual_at(threadIdx.x);  // on its way while the products run
   ring.run(
       1, locate, x, [](int) {},
       [&](int, const float(&sum)[kWidth][4]) { partials.put(warp, 0, sum, lane); });
   __syncthreads();
-  const int outputs = groups * p.tokens * kTileRows;
   for (int i = threadIdx.x; i < outputs; i += blockDim.x) {
-    const int r = i % kTileRows, token = i / kTileRows % p.tokens;
-    const int of_group = i / kTileRows / p.tokens;
-    const int row = (blockIdx.x * groups + of_group) * kTileRows + r;
-    if (row < w.rows) {
-      Bfloat16* const h = p.residual + token * w.rows + row;
-      *h = float_bf16(bf16_float(load_fresh_half(h)) +
-                      partials.total(of_group * slices, slices, 0, token, r));
-    }
+    const float h = i < static_cast<int>(blockDim.x) ? mine : residual_at(i);
+    const float sum = partials.total(i / kTileRows / p.tokens * slices, slices, 0,
+                                     i / kTileRows % p.tokens, i % kTileRows);
+    if (Bfloat16* const to = output_at(i)) *to = float_bf16(h + sum);
   }
 }
 
@@ -165,7 +170,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     norm_project_16(const __grid_constant__ NormProjectParams p) {
   norm_project<2>(p);
 }
-extern "C" __global__ void __launch_bounds__(kAddThreads)
+// 64 registers a thread, so that two blocks of 512 threads, this and the next kernel's, fit.
+extern "C" __global__ void __launch_bounds__(kAddThreads, 2)
     project_add_8(const __grid_constant__ ProjectAddParams p) {
   project_add_any<1>(p);
 }

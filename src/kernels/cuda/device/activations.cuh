@@ -75,11 +75,10 @@ __device__ __forceinline__ void scale_activations(Activations<kWidth>& x, int la
     if constexpr (kFormat != Format::kFp8) {
       x.inverse[n][0] = x.inverse[n][1] = 1;
     } else {
-      uint32 largest = 0;  // magnitudes as bits, whose order is theirs
+      uint32 pair = 0;  // magnitudes as bits, whose order is theirs
 #pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        largest = max(largest, max(x.b[n][i] << 16 & 0x7fffffffu, x.b[n][i] & 0x7fff0000u));
-      }
+      for (int i = 0; i < 32; ++i) pair = __vmaxu2(pair, x.b[n][i] & 0x7fff7fffu);
+      uint32 largest = max(pair << 16, pair & 0xffff0000u);
       largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
       largest = max(largest, __shfl_xor_sync(~0u, largest, 2));
       const PowerOfTwo power = f16_scale(bits_float(largest));

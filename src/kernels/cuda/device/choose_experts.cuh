@@ -24,6 +24,7 @@ struct ChosenExperts {
   alignas(16) uint8 slots[kListMax][16];
   int ids[kTokens][kTopK];
   float weights[kTokens][kTopK];
+  float shared_weight[kTokens];  // of the shared expert; filled by who needs it
 };
 // Shared memory that choose_experts needs while it runs.
 inline constexpr int kChoiceTableBytes = kExperts * 16;

@@ -1,12 +1,13 @@
 // A warp's stream of weights: 16-row tiles of 256-column slices, through a ring in shared memory,
 // into the tensor cores.
 //
-// Unit: a group = 16 rows x 256 bytes of a row, copied by the warp's lanes so that every lane reads
-// back exactly the 16-byte pieces it copied itself. With g = lane / 4 and t = lane % 4, step s of a
-// group is 64 bytes of each row and lane (g, t) copies
-//     row g   bytes [64 s + 16 t, + 16)   and   row g + 8, the same bytes;
-// those are its "own" k of the product (mma.cuh), in which activations are laid out alike
-// (activations.cuh). A slice of FP8 is one group, of BF16 two.
+// Unit: a group = 16 rows x 256 bytes of a row. The warp copies two rows an instruction, whole
+// cache lines, and reads back with g = lane / 4 and t = lane % 4, in step s of 4,
+//     bytes [64 s + 16 t, + 16)   of row g and of row g + 8:
+// those are lane (g, t)'s "own" k of the product (mma.cuh), in which activations are laid out alike
+// (activations.cuh). In shared memory a row is 16 pieces of 16 bytes; odd rows have their piece
+// numbers XORed with 4, so that the 8 lanes of an access (two rows) hit all banks once. A slice of
+// FP8 is one group, of BF16 two.
 //
 // Why shared memory and not registers: 64 to 96 KiB a multiprocessor can be in flight, started
 // before the previous kernel ends, at 64 registers a thread.
@@ -52,28 +53,23 @@ __device__ __forceinline__ TileRef tile_of(const char* data, const float* scales
 template <Format kFormat>
 __device__ __forceinline__ void start_group(char* slot, const TileRef& tile, int stride, int cols,
                                             int slice, int part, int lane) {
-  const int g = lane >> 2, t = lane & 3;
+  const int row = lane >> 4, piece = lane & 15;
   const int row_bytes = stride * element_bytes<kFormat>();
-  const int first = slice * kSliceColumns * element_bytes<kFormat>() + part * 256;
-  const int left = tile.rows_left > 0 ? row_bytes - first : 0;  // bytes of the row from there on
-  const int last_row = tile.rows_left - 1;
-  const char* const low =
-      tile.rows_at + static_cast<int64>(min(g, last_row)) * row_bytes + first + t * 16;
-  const char* const high =
-      tile.rows_at + static_cast<int64>(min(g + 8, last_row)) * row_bytes + first + t * 16;
-  const uint32 to = shared_offset(slot) + lane * 16;
-  if (left >= 256) {
+  const int first = slice * kSliceColumns * element_bytes<kFormat>() + part * 256 + piece * 16;
+  const uint32 to = shared_offset(slot) + row * 256 + (piece ^ (row * 4)) * 16;
+  if (tile.rows_left >= kTileRows && first - piece * 16 + 256 <= row_bytes) {
+    const char* from = tile.rows_at + static_cast<int64>(row) * row_bytes + first;
 #pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      copy_16(to + s * 1024, low + s * 64);
-      copy_16(to + s * 1024 + 512, high + s * 64);
-    }
+    for (int i = 0; i < 8; ++i, from += 2 * row_bytes) copy_16(to + i * 512, from);
   } else {
+    const bool inside = first < row_bytes;
 #pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      const bool present = left > s * 64;
-      copy_16(to + s * 1024, present ? low + s * 64 : tile.rows_at, present);
-      copy_16(to + s * 1024 + 512, present ? high + s * 64 : tile.rows_at, present);
+    for (int i = 0; i < 8; ++i) {
+      const bool present = inside && tile.rows_left > 0;
+      const int at = min(row + i * 2, tile.rows_left - 1);
+      copy_16(to + i * 512,
+              present ? tile.rows_at + static_cast<int64>(at) * row_bytes + first : tile.rows_at,
+              present);
     }
   }
   if (kFormat == Format::kFp8 && lane < 2) {
@@ -89,7 +85,11 @@ template <Format kFormat, int kWidth>
 __device__ __forceinline__ void multiply_group(const char* slot, int part,
                                                const uint32 (&b)[kWidth][32],
                                                float (&sum)[kWidth][4], int lane) {
-  const Pack16* const pieces = reinterpret_cast<const Pack16*>(slot) + lane;
+  const int g = lane >> 2, t = lane & 3;
+  const Pack16* const rows = reinterpret_cast<const Pack16*>(slot) + g * 16;
+  const auto own = [&](int s, int lower) {  // of row g, or of row g + 8
+    return rows[lower * 128 + ((s * 4 + t) ^ ((g & 1) * 4))];
+  };
   if constexpr (kFormat == Format::kFp8) {
     const float* const scales = reinterpret_cast<const float*>(slot + kGroupBytes);
 #pragma unroll
@@ -97,7 +97,7 @@ __device__ __forceinline__ void multiply_group(const char* slot, int part,
       float acc[kWidth][4] = {};
 #pragma unroll
       for (int s = half * 2; s < half * 2 + 2; ++s) {
-        const Pack16 low = pieces[s * 64], high = pieces[s * 64 + 32];
+        const Pack16 low = own(s, 0), high = own(s, 1);
 #pragma unroll
         for (int q = 0; q < 4; ++q) {
           const uint32 a0 = e4m3x2_f16x2(static_cast<uint16>(low.word[q]));
@@ -120,7 +120,7 @@ __device__ __forceinline__ void multiply_group(const char* slot, int part,
   } else {
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-      const Pack16 low = pieces[s * 64], high = pieces[s * 64 + 32];
+      const Pack16 low = own(s, 0), high = own(s, 1);
 #pragma unroll
       for (int q = 0; q < 4; q += 2) {
 #pragma unroll
@@ -163,7 +163,7 @@ struct WeightRing {
 #pragma unroll
       for (int part = 0; part < kGroups; ++part) {
         wait_copies<kDepth - 1>();
-        __syncwarp();  // the scales are copied by two lanes for all
+        __syncwarp();  // a lane reads what others copied
         multiply_group<kFormat>(slots + front * kSlotBytes, part, x.b, sum, lane);
         __syncwarp();
         constexpr int kAhead = kDepth;
