@@ -9,7 +9,16 @@ bool has_fp8_experts(const Constants& constants) {
   return constants.expert_fp8;
 }
 
+bool has_wide_heads(const Constants& constants) {
+  return constants.head_dim % 128 == 0;
+}
+
 constexpr std::array kPromises = {
+    Promise{"attention_step_*", kEveryArch, "HMMA.16816.F32.BF16"},
+    Promise{"attention_step_*", kEveryArch, "LDG.E.128"},
+    Promise{"attention_rows"},
+    Promise{"attention_prefill", kEveryArch, "HMMA.16816.F32.BF16"},
+    Promise{"attention_prefill_wgmma", kSm90, "HGMMA", has_wide_heads},
     Promise{"random_*", kEveryArch, "STG.E"},
     Promise{"w8a8_*", kSm90, "QGMMA", has_fp8_experts},
     Promise{"w8a8_*", kSm120, "QMMA", has_fp8_experts},
