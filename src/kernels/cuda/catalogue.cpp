@@ -25,7 +25,11 @@ constexpr std::array kPromises = {
     Promise{"w8a8_*", kSm89, "QMMA", has_fp8_experts},
 };
 
-constexpr std::array<LocalMemory, 0> kLocalMemory = {};
+constexpr std::array kLocalMemory = {
+    LocalMemory{"attention_step_wide", 104,
+                "head_dim 256: a few words a lane and tile of 128 keys; fewer columns a pass would "
+                "read the cache more often"},
+};
 
 }  // namespace
 
