@@ -12,7 +12,7 @@
 // tiles that share the activation rows, each copying one half of them to both.
 #pragma once
 
-#include "../w8a8.h"
+#include "../w8a8_params.h"
 #include "number.cuh"
 
 using namespace moray::cuda;

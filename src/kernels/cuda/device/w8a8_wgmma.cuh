@@ -101,14 +101,13 @@ __device__ __forceinline__ void consume(const Work& work, Epilogue& epilogue, Ri
     const Cursor next_at = after<Work>(at, stride);
     const bool more = next_at.item < work.items();
     const Tile next = more ? work.tile(next_at, rank) : tile;
-    const ScaleCursor next_cursor(work.x(), next, row);
     const bool active = tile.rows > 64 * warpgroup;
     float sum[64];
 #pragma unroll
     for (float& value : sum) value = 0;
     for (int slice = 0; slice < slices; ++slice, ring.advance()) {
       cursor.advance(work.x().scale_stride);
-      if (slice + 1 == slices) cursor = next_cursor;
+      if (slice + 1 == slices) cursor = ScaleCursor(work.x(), next, row);
       barrier_wait(ring.full(), ring.phase);
       if (active) {
         float part[64];
@@ -140,11 +139,11 @@ __device__ __forceinline__ void w8a8_run_wgmma(Work& work, Epilogue& epilogue) {
   wait_for_previous();
   work.begin(blocks);
   if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == 0) produce(work, ring, blocks, rank);
     __syncwarp();
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     consume(work, epilogue, ring, blocks, rank);
   }
   cluster_sync();  // no block leaves while another may still write to it
