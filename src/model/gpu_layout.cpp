@@ -54,10 +54,10 @@ struct RecordShape {
 
 class Builder {
  public:
-  Builder(GpuLayout* layout, const std::array<char*, kGpuBlocks>& blocks)
-      : layout_(*layout), blocks_(blocks) {}
+  Builder(GpuLayout* layout, const std::array<char*, kGpuArenas>& arenas)
+      : layout_(*layout), arenas_(arenas) {}
 
-  cuda::Matrix matrix(const MatrixView& view, GpuBlock block) {
+  cuda::Matrix matrix(const MatrixView& view, GpuArena block) {
     if (view.empty()) return cuda::Matrix{};
     cuda::Matrix placed = shape_of(view);
     placed.data = take(block, padded_bytes(placed));
@@ -69,11 +69,11 @@ class Builder {
   }
   const float* vector(std::span<const float> values) {
     const auto* to = reinterpret_cast<const float*>(
-        take(GpuBlock::kLayers, static_cast<int64_t>(values.size_bytes())));
+        take(GpuArena::kLayers, static_cast<int64_t>(values.size_bytes())));
     layout_.vectors.push_back({values, to});
     return to;
   }
-  cuda::ExpertRecords records(std::span<const ExpertView> experts, GpuBlock block) {
+  cuda::ExpertRecords records(std::span<const ExpertView> experts, GpuArena block) {
     const RecordShape shape(experts.front());
     cuda::ExpertRecords records{};
     records.record_bytes = shape.bytes;
@@ -98,9 +98,9 @@ class Builder {
   }
 
  private:
-  char* take(GpuBlock block, int64_t bytes) {
+  char* take(GpuArena block, int64_t bytes) {
     const auto index = static_cast<size_t>(block);
-    char* at = blocks_[index] + layout_.bytes[index];
+    char* at = arenas_[index] + layout_.bytes[index];
     layout_.bytes[index] += round_up(bytes, kAlignment);
     return at;
   }
@@ -114,12 +114,12 @@ class Builder {
   }
 
   GpuLayout& layout_;
-  const std::array<char*, kGpuBlocks>& blocks_;
+  const std::array<char*, kGpuArenas>& arenas_;
 };
 
 GpuLayer lay_out_layer(const LayerWeights& w, const float* inv_freq, Builder& builder) {
   const auto dense = [&](const MatrixView& view) {
-    return builder.matrix(view, GpuBlock::kLayers);
+    return builder.matrix(view, GpuArena::kLayers);
   };
   GpuLayer layer;
   layer.kind = w.kind;
@@ -137,8 +137,8 @@ GpuLayer lay_out_layer(const LayerWeights& w, const float* inv_freq, Builder& bu
   }
   layer.router = dense(w.moe.gate);
   layer.shared_gate = dense(w.moe.shared_gate);
-  layer.experts = builder.records(w.moe.experts, GpuBlock::kExperts);
-  if (!w.moe.shared.empty()) layer.shared = builder.records({&w.moe.shared, 1}, GpuBlock::kLayers);
+  layer.experts = builder.records(w.moe.experts, GpuArena::kExperts);
+  if (!w.moe.shared.empty()) layer.shared = builder.records({&w.moe.shared, 1}, GpuArena::kLayers);
   return layer;
 }
 
@@ -153,10 +153,10 @@ int64_t padded_bytes(const cuda::Matrix& matrix) {
   return int64_t{matrix.rows} * matrix.stride * element_bytes(matrix.format);
 }
 
-GpuLayout lay_out(const Weights& weights, const std::array<char*, kGpuBlocks>& blocks) {
+GpuLayout lay_out(const Weights& weights, const std::array<char*, kGpuArenas>& arenas) {
   GpuLayout layout;
-  Builder builder(&layout, blocks);
-  layout.weights.embedding = builder.matrix(weights.embedding, GpuBlock::kTables);
+  Builder builder(&layout, arenas);
+  layout.weights.embedding = builder.matrix(weights.embedding, GpuArena::kTables);
   const float* inv_freq = builder.vector(weights.inv_freq);
   for (const LayerWeights& layer : weights.layers) {
     layout.weights.layers.push_back(lay_out_layer(layer, inv_freq, builder));
@@ -164,7 +164,7 @@ GpuLayout lay_out(const Weights& weights, const std::array<char*, kGpuBlocks>& b
   layout.weights.final_norm = builder.vector(weights.final_norm);
   layout.weights.head = weights.config.tie_word_embeddings
                             ? layout.weights.embedding
-                            : builder.matrix(weights.head, GpuBlock::kTables);
+                            : builder.matrix(weights.head, GpuArena::kTables);
   return layout;
 }
 

@@ -125,9 +125,9 @@ int64_t total_bytes(const GpuLayout& layout) {
 // The layout in memory of its own.
 Result<GpuLayout> allocate(const std::shared_ptr<gpu::Device>& device, const Weights& weights) {
   const GpuLayout sizes = lay_out(weights, {});
-  std::array<char*, kGpuBlocks> blocks{};
+  std::array<char*, kGpuArenas> blocks{};
   std::vector<gpu::DeviceMemory> memory;
-  for (size_t i = 0; i < kGpuBlocks; ++i) {
+  for (size_t i = 0; i < kGpuArenas; ++i) {
     ASSIGN_OR_RETURN(auto block, gpu::DeviceMemory::allocate(device, sizes.bytes[i]));
     blocks[i] = block.data();
     memory.push_back(std::move(block));
