@@ -100,7 +100,7 @@ std::vector<std::string> gpu_programs(const ModelConfig& config, const GpuFormat
       "attention_prefill.cu", "prefill_rows.cu",   "prefill_route.cu", "prefill_project.cu",
       "prefill_experts.cu",   "read_speed.cu",     "random_fill.cu"};
   if (has_delta(config)) {
-    programs.insert(programs.end(), {"delta_step.cu", "delta_prefill.cu"});
+    programs.insert(programs.end(), {"delta_step.cu", "delta_prepare.cu", "delta_scan.cu", "delta_finish.cu"});
   }
   if (fits_w8a8(config, formats)) {
     programs.insert(programs.end(), {"w8a8_dense.cu", "w8a8_experts.cu"});
@@ -140,7 +140,7 @@ Result<GpuKernels> build_gpu_kernels(const std::shared_ptr<gpu::Device>& device,
                                                    .key_dim = k.key_dim,
                                                    .value_dim = k.value_dim,
                                                    .taps = k.conv_taps,
-                                                   .arch = k.arch == 89 ? 890 : k.arch * 10});
+                                                   .arch = k.arch});
   }
   kernels.prefill = cuda::find_prefill_kernels(set, {.hidden = k.hidden,
                                                      .experts = k.experts,

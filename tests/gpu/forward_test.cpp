@@ -87,7 +87,8 @@ TEST_P(GpuForwardOf, ATokensLogitsDoNotDependOnTheCutIntoSteps) {
   const Matrix expected = one.feed(tokens(), 1);
   for (const int64_t count : {2, 3, 7, 8, 9, 16}) {
     GpuRunner several(model_, false);
-    EXPECT_EQ(several.feed(tokens(), count).values, expected.values) << count << " tokens a step";
+    EXPECT_TRUE(several.feed(tokens(), count).values == expected.values)
+        << count << " tokens a step";
   }
 }
 
@@ -115,7 +116,7 @@ TEST_P(GpuForwardOf, ForgettingTokensOfTheOpenChunkLeavesNoTrace) {
     EXPECT_EQ(std::memcmp(again.row(t), expected.row(80 + t), sizeof(float) * again.cols), 0) << t;
   }
   runner.state().rewind(0);
-  EXPECT_EQ(runner.feed(tokens().first(100), 1).values, expected.values);
+  EXPECT_TRUE(runner.feed(tokens().first(100), 1).values == expected.values);
 }
 
 TEST_P(GpuForwardOf, AStateMovesToTheHostAndBack) {
@@ -128,7 +129,7 @@ TEST_P(GpuForwardOf, AStateMovesToTheHostAndBack) {
   GpuRunner other(model_, false);
   ASSERT_TRUE(other.state().upload(other.forward().stream(), host).ok());
   EXPECT_EQ(other.state().position(), 90);
-  EXPECT_EQ(other.feed(tokens().subspan(90, 1), 1).values, expected.values);
+  EXPECT_TRUE(other.feed(tokens().subspan(90, 1), 1).values == expected.values);
 }
 
 // The device's own loop picks what a host that looks at every row of logits picks, wherever the
