@@ -12,7 +12,7 @@
 namespace moray::cuda {
 
 inline constexpr int kPrefillTokensMax = 8192;
-inline constexpr int kPlanChunkTokens = 32;  // tokens of one count in the sort
+inline constexpr int kPlanChunkTokens = 64;  // tokens of one count in the sort
 inline constexpr int kProjectTargetsMax = 4;
 
 using Bf16 = unsigned short;
