@@ -33,7 +33,9 @@ __device__ bool find_tile(const ExpertPlan& plan, int shared_tiles, int tokens, 
   return true;
 }
 
-__device__ float silu(float x) { return x / (1 + __expf(-x)); }
+__device__ float silu(float x) {
+  return x / (1 + __expf(-x));
+}
 
 template <bool kFp8, int kTokens>
 __device__ __forceinline__ void gate_up_tile(const GateUpRowsParams& p, const BlockTile& block,
@@ -87,8 +89,7 @@ __device__ __forceinline__ void down_tile(const DownRowsParams& p, const BlockTi
   const int first_row = blockIdx.x * kTileWeights;
   const auto weight_at = [&](int row) -> const void* {
     if (first_row + row >= kHidden) return nullptr;
-    return record + records.down +
-           int64(first_row + row) * records.down_stride * (kFp8 ? 1 : 2);
+    return record + records.down + int64(first_row + row) * records.down_stride * (kFp8 ? 1 : 2);
   };
   const Bf16* inner = block.shared ? p.shared_inner : p.inner;
   const int stride = block.shared ? p.shared_stride : p.inner_stride;

@@ -1,8 +1,8 @@
 // Routing of a prefill block and the counting sort of its (token, slot) pairs by expert.
 //
-// Three kernels over chunks of 64 tokens. A token chooses an expert at most once, so a chunk's pairs
-// of an expert are a 64-bit mask of its tokens: counts are its bits, and a pair's place among them
-// is the number of lower bits. So the order (expert, token) is exact and needs no ordering of
+// Three kernels over chunks of 64 tokens. A token chooses an expert at most once, so a chunk's
+// pairs of an expert are a 64-bit mask of its tokens: counts are its bits, and a pair's place among
+// them is the number of lower bits. So the order (expert, token) is exact and needs no ordering of
 // atomics: setting bits commutes.
 #include "constants.cuh"
 #include "device/number.cuh"
@@ -196,8 +196,8 @@ extern "C" __global__ void __launch_bounds__(kRouteThreads)
   for (int pair = begin + threadIdx.x; pair < end; pair += kRouteThreads) {
     const int expert = p.plan.expert_ids[pair];
     const unsigned long long before = (1ull << (pair / kTopK % kPlanChunkTokens)) - 1;
-    const int row = p.plan.counts[blockIdx.x * kExperts + expert] +
-                    __popcll(masks[expert] & before);
+    const int row =
+        p.plan.counts[blockIdx.x * kExperts + expert] + __popcll(masks[expert] & before);
     p.plan.sorted[row] = pair;
     p.plan.row_of[pair] = row;
   }

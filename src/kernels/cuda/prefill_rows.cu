@@ -12,8 +12,12 @@ namespace {
 inline constexpr int kRowThreads = 256;  // eight rows a block
 inline constexpr int kRowSteps = (kHidden + 255) / 256;
 
-__device__ int block_row() { return blockIdx.x * (kRowThreads / 32) + threadIdx.x / 32; }
-__device__ int lane_column() { return threadIdx.x % 32 * 8; }
+__device__ int block_row() {
+  return blockIdx.x * (kRowThreads / 32) + threadIdx.x / 32;
+}
+__device__ int lane_column() {
+  return threadIdx.x % 32 * 8;
+}
 
 // Elements [column, column + 8) of a row of `columns`; those beyond read as zero. `row` is 16-byte
 // aligned.
@@ -49,7 +53,8 @@ __device__ Pack16 pack_8(const float (&values)[8]) {
 }
 
 // Quantises a warp's 256 columns from `first` on: the 16 lanes of each half share a scale.
-__device__ void quantise_256(const QuantisedRows& out, int row, int first, const float (&values)[8]) {
+__device__ void quantise_256(const QuantisedRows& out, int row, int first,
+                             const float (&values)[8]) {
   float largest = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(values[i]));

@@ -41,7 +41,9 @@ struct ProductTile {
   // Which element a lane's sums are: rows weight_row() + 16 fragment + {0, 1} of the tile, tokens
   // token() + 8 column + {0, 1}. D registers: {row, token}, {row, token + 1}, {row + 1, token},
   // {row + 1, token + 1}.
-  static __device__ int weight_row() { return threadIdx.x / 32 % 4 * 32 + threadIdx.x % 32 / 4 * 2; }
+  static __device__ int weight_row() {
+    return threadIdx.x / 32 % 4 * 32 + threadIdx.x % 32 / 4 * 2;
+  }
   static __device__ int token() { return threadIdx.x / 128 * (kTokens / 2) + threadIdx.x % 4 * 2; }
 
   static __device__ uint32 weight_offset(int row, int chunk) {
@@ -71,8 +73,8 @@ __device__ __forceinline__ void widen_e4m3x4(uint32 word, uint32& lower, uint32&
 
 // One stage from shared memory at `stage`: sums += products, times scale[fragment] for FP8.
 template <bool kFp8, int kTokens>
-__device__ __forceinline__ void multiply_stage(
-    typename ProductTile<kFp8, kTokens>::Sums& sums, uint32 stage, const float (&scale)[2]) {
+__device__ __forceinline__ void multiply_stage(typename ProductTile<kFp8, kTokens>::Sums& sums,
+                                               uint32 stage, const float (&scale)[2]) {
   using Tile = ProductTile<kFp8, kTokens>;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   uint32 a[2][4][4];  // [fragment][MMA step][A register]
