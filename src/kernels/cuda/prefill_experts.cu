@@ -34,7 +34,7 @@ __device__ bool find_tile(const ExpertPlan& plan, int shared_tiles, int tokens, 
 }
 
 __device__ float silu(float x) {
-  return x / (1 + __expf(-x));
+  return __fdividef(x, 1 + __expf(-x));
 }
 
 template <bool kFp8, int kTokens>
