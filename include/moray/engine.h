@@ -24,9 +24,17 @@ namespace moray {
 
 struct EngineOptions {
   std::string model_folder = {};
+  // "cpu"; "cuda" or "cuda:N": that GPU or an error; "auto": the first GPU if the model runs and
+  // fits there, else the CPU, with a line of notes() that says why.
+  std::string device = "auto";
+  // Weights made up from this seed at the size config.json says, for measurements: the folder needs
+  // neither shards nor a tokenizer then.
+  std::optional<uint64_t> random_weights = {};
   int threads = 0;      // 0: one a physical core
   int64_t context = 0;  // tokens a session may hold; 0: the model's own, or what memory allows
-  int64_t block_tokens = 256;  // tokens a prefill pass; the result does not depend on it
+  // Tokens a prefill pass; 0: 256 on the CPU, what memory allows on a GPU. On the CPU the result
+  // does not depend on it.
+  int64_t block_tokens = 0;
   bool float32 = false;        // FP32 activations: for proofs, slower
   std::string cpu_level = {};  // "", "avx2" or "avx512"; "" takes the best the machine has
   // (bytes read, bytes in all) while loading; false cancels.
@@ -73,6 +81,23 @@ struct GenerateResult {
   double decode_seconds = 0;  // of tokens.size() - 1 steps after the prompt's own
 };
 
+// What a measurement should say about the device it was taken on.
+struct DeviceFacts {
+  std::string device;      // "NVIDIA H200"
+  std::string clocks;      // at this moment: "SM 1980 MHz, memory 3201 MHz"
+  std::string driver;      // "580.159.04 (CUDA 13.0)"
+  int64_t used_bytes = 0;  // of the device's memory, by this engine
+};
+
+// One kernel of a decode step, measured alone.
+struct StageTime {
+  std::string name;         // "experts gate/up"
+  int64_t launches = 0;     // a step
+  double seconds = 0;       // of one launch
+  int64_t bytes = 0;        // that one launch must read and write
+  double operations = 0;    // of one launch
+};
+
 class Session;
 
 class Engine {
@@ -81,7 +106,11 @@ class Engine {
   static Result<std::shared_ptr<const Engine>> open(const EngineOptions& options);
   virtual ~Engine() = default;
 
+  // A CHECK when tokenizer_status() is not OK.
   virtual const Tokenizer& tokenizer() const = 0;
+  // Only random weights may come without a tokenizer: kNotFound then, and such an engine is for
+  // measurements; its sessions consume tokens and score but do not generate text.
+  virtual const Status& tokenizer_status() const = 0;
   virtual std::shared_ptr<const Tokenizer> shared_tokenizer() const = 0;
   // Null if the checkpoint has none that can be run.
   virtual const ChatTemplate* chat_template() const = 0;
@@ -90,15 +119,22 @@ class Engine {
   virtual SamplingOptions default_sampling() const = 0;  // generation_config.json's
   virtual const std::vector<TokenId>& end_tokens() const = 0;
   virtual int64_t context() const = 0;
+  virtual int64_t vocab_rows() const = 0;  // of the head, padding included
   virtual std::string model_name() const = 0;  // the folder's name
   // What computes and why: "cpu avx512, 2 threads (the best level of this machine; ...)".
   virtual std::string backend_line() const = 0;
   virtual std::string weights_line() const = 0;           // "FP8 128x128 + BF16"
   virtual std::string kv_line() const = 0;                // "BF16" or "F32"
   virtual int64_t decode_bytes(int64_t depth) const = 0;  // bytes a step must read at that depth
-  // Seconds in which this engine's threads just read decode_bytes(depth) bytes from memory laid out
-  // and chosen as a step's are, and did nothing else: the ceiling of a step. Takes a moment.
-  virtual double measure_read_seconds(int64_t depth) const = 0;
+  // Seconds in which this engine's threads (or its GPU) just read decode_bytes(depth) bytes, on the
+  // CPU from memory laid out and chosen as a step's are, and did nothing else: the ceiling of a
+  // step. Takes a moment. Errors: a lost device.
+  virtual Result<double> measure_read_seconds(int64_t depth) const = 0;
+  // Of the GPU; nullopt when the CPU computes.
+  virtual std::optional<DeviceFacts> device_facts() const = 0;
+  // Every kernel of a decode step at that depth, in the step's order, each timed alone over the
+  // layers in turn. kUnsupported on the CPU.
+  virtual Result<std::vector<StageTime>> measure_stages(int64_t depth) const = 0;
   // What a user should be told once about this checkpoint, a line each.
   virtual std::span<const std::string> notes() const = 0;
   virtual Result<std::unique_ptr<Session>> new_session() const = 0;
@@ -111,7 +147,8 @@ class Session {
   // last sampled token is not fed: it is in the result, not in tokens(). A cancel is not an error.
   // kInvalidArgument: empty prompt in an empty session, an id that is no token, options out of
   // range. kExhausted: prompt longer than the context, before any work. NaN or infinite logits end
-  // with kInvalidFile and leave the session unusable until reset() (every later call says so).
+  // with kInvalidFile, a lost device with kIo; both leave the session unusable until reset() (every
+  // later call says so). kUnsupported without a tokenizer.
   virtual Result<GenerateResult> generate(const std::vector<TokenId>& prompt,
                                           const GenerateOptions& options) = 0;
   // Natural-log probability of each token given those before it, over all rows of the head: of
@@ -123,6 +160,9 @@ class Session {
   // Consumes tokens without sampling, as generate() does with its prompt. Errors as generate().
   virtual Status feed(const std::vector<TokenId>& tokens,
                       const std::function<bool(int64_t, int64_t)>& progress) = 0;
+  // Consumes `first` and then, one at a time, the likeliest next token, `count` (>= 1) in all;
+  // returns what was picked. No text and no end tokens: what a measurement of decoding times.
+  virtual Result<std::vector<TokenId>> continue_greedily(TokenId first, int64_t count) = 0;
   // What the model has consumed.
   virtual const std::vector<TokenId>& tokens() const = 0;
   virtual void reset() = 0;

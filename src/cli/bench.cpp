@@ -9,6 +9,9 @@
 // head, states, KV at the test's middle depth) and roofline_share is the time in which this
 // engine's threads just read that many bytes, right before the test, over the time a token took.
 // Prefill shares its reads among the tokens of a block, so both are null there.
+//
+// On a GPU decode is timed as greedy answers run: the device picks each next token, from a
+// pseudo-random first one. --stages shows every kernel of a step instead.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -80,14 +83,18 @@ std::vector<BenchTest> tests_of(const Options& options) {
   return tests;
 }
 
-// A fixed sequence of ids spread over the vocabulary (multiplicative congruence, modulus 2^31 - 1).
-std::vector<TokenId> spread_tokens(const Tokenizer& tokenizer, int64_t count, uint64_t start) {
+// A fixed sequence of ids spread over the vocabulary (multiplicative congruence, modulus 2^31 - 1);
+// without a tokenizer every row of the head is a token.
+std::vector<TokenId> spread_tokens(const Engine& engine, int64_t count, uint64_t start) {
+  const bool has_tokenizer = engine.tokenizer_status().ok();
+  const auto limit = static_cast<uint64_t>(has_tokenizer ? engine.tokenizer().token_count()
+                                                         : engine.vocab_rows());
   std::vector<TokenId> tokens;
   uint64_t value = start + 1;
   while (static_cast<int64_t>(tokens.size()) < count) {
     value = value * 48271 % 2147483647;
-    const auto id = static_cast<TokenId>(value % static_cast<uint64_t>(tokenizer.token_count()));
-    if (tokenizer.is_token(id)) tokens.push_back(id);
+    const auto id = static_cast<TokenId>(value % limit);
+    if (!has_tokenizer || engine.tokenizer().is_token(id)) tokens.push_back(id);
   }
   return tokens;
 }
@@ -97,13 +104,15 @@ Result<double> run_once(const Engine& engine, Session& session, const BenchTest&
   const auto keep_going = [](int64_t, int64_t) { return !is_interrupted(); };
   session.reset();
   if (test.depth > 0) {
-    RETURN_IF_ERROR(session.feed(spread_tokens(engine.tokenizer(), test.depth, 1), keep_going));
+    RETURN_IF_ERROR(session.feed(spread_tokens(engine, test.depth, 1), keep_going));
   }
-  const auto tokens = spread_tokens(engine.tokenizer(), test.tokens, 2);
+  const auto tokens = spread_tokens(engine, test.tokens, 2);
   std::vector<TokenId> one(1);
   const auto start = std::chrono::steady_clock::now();
   if (test.phase == Phase::kPrefill) {
     RETURN_IF_ERROR(session.feed(tokens, keep_going));
+  } else if (engine.device_facts()) {
+    RETURN_IF_ERROR(session.continue_greedily(tokens.front(), test.tokens).status());
   } else {
     for (const TokenId token : tokens) {
       one[0] = token;
@@ -120,7 +129,7 @@ Result<Measurement> measure(const Engine& engine, Session& session, const BenchT
   if (test.phase == Phase::kDecode) {
     const int64_t middle_depth = test.depth + test.tokens / 2;
     result.bytes_per_token = engine.decode_bytes(middle_depth);
-    result.read_seconds = engine.measure_read_seconds(middle_depth);
+    ASSIGN_OR_RETURN(result.read_seconds, engine.measure_read_seconds(middle_depth));
   }
   Progress progress(test.name(), ProgressUnit::kTokens, !options.common.is_quiet);
   for (int64_t run = -1; run < options.repetitions; ++run) {
@@ -130,8 +139,9 @@ Result<Measurement> measure(const Engine& engine, Session& session, const BenchT
       result.tokens_per_second.push_back(static_cast<double>(test.tokens) / seconds);
     }
   }
-  result.peak_bytes = peak_memory_bytes();
-  result.clock = processor_clock();
+  const std::optional<DeviceFacts> device = engine.device_facts();
+  result.peak_bytes = device ? device->used_bytes : peak_memory_bytes();
+  result.clock = device ? device->clocks : processor_clock();
   return result;
 }
 
@@ -139,7 +149,8 @@ std::string json_line(const Engine& engine, const Measurement& m, const Options&
   const bool is_decode = m.test.phase == Phase::kDecode;
   nlohmann::ordered_json line;
   line["model"] = engine.model_name();
-  line["device"] = processor_name();
+  const std::optional<DeviceFacts> device = engine.device_facts();
+  line["device"] = device ? device->device : processor_name();
   line["backend"] = engine.backend_line();
   line["weights"] = engine.weights_line();
   line["kv"] = engine.kv_line();
@@ -154,7 +165,7 @@ std::string json_line(const Engine& engine, const Measurement& m, const Options&
   line["roofline_share"] = is_decode ? nlohmann::ordered_json(m.roofline_share()) : nullptr;
   line["peak_bytes"] = m.peak_bytes;
   line["clocks"] = m.clock;
-  line["driver"] = system_release();
+  line["driver"] = device ? device->driver : system_release();
   line["command"] = options.command_line;
   line["commit"] = commit_id();
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
@@ -166,7 +177,7 @@ std::string markdown_head(const Engine& engine) {
       "| test | tokens/s | spread | MB/token | read limit, tokens/s | share of limit |\n"
       "|---|---:|---:|---:|---:|---:|\n",
       engine.model_name(), engine.weights_line(), engine.kv_line(), engine.backend_line(),
-      processor_name(), version_line());
+      engine.device_facts() ? engine.device_facts()->driver : processor_name(), version_line());
 }
 
 std::string markdown_row(const Measurement& m) {
@@ -178,12 +189,60 @@ std::string markdown_row(const Measurement& m) {
                              100 * m.roofline_share());
 }
 
+// One kernel of a step: the time and traffic of one launch, beside what a read reaches.
+std::string stage_line(const Engine& engine, const StageTime& stage, int64_t depth, double read_rate,
+                       BenchFormat format) {
+  const double rate = static_cast<double>(stage.bytes) / stage.seconds;
+  if (format == BenchFormat::kMarkdown) {
+    return fmt::format("| {} | {} | {:.2f} | {:.2f} | {:.3f} | {:.0f} | {:.1f} % | {:.2f} |\n",
+                       stage.name, stage.launches, 1e6 * stage.seconds,
+                       1e6 * stage.seconds * static_cast<double>(stage.launches),
+                       static_cast<double>(stage.bytes) / 1e6, rate / 1e9, 100 * rate / read_rate,
+                       stage.operations / stage.seconds / 1e12);
+  }
+  nlohmann::ordered_json line;
+  line["model"] = engine.model_name();
+  line["device"] = engine.device_facts()->device;
+  line["backend"] = engine.backend_line();
+  line["stage"] = stage.name;
+  line["depth"] = depth;
+  line["launches"] = stage.launches;
+  line["microseconds"] = 1e6 * stage.seconds;
+  line["bytes"] = stage.bytes;
+  line["gigabytes_per_s"] = rate / 1e9;
+  line["read_share"] = rate / read_rate;
+  line["teraflops"] = stage.operations / stage.seconds / 1e12;
+  line["commit"] = commit_id();
+  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
+}
+
+Status run_stages(const Engine& engine, const Options& options, Output& output) {
+  const bool is_markdown = options.format == BenchFormat::kMarkdown;
+  for (const int64_t depth : options.depths) {
+    ASSIGN_OR_RETURN(const std::vector<StageTime> stages, engine.measure_stages(depth));
+    ASSIGN_OR_RETURN(const double read_seconds, engine.measure_read_seconds(depth));
+    const double read_rate = static_cast<double>(engine.decode_bytes(depth)) / read_seconds;
+    if (is_markdown) {
+      output.write(
+          fmt::format("{}, {}, depth {}; a read reaches {:.0f} GB/s\n\n"
+                      "| stage | launches | us | us a step | MB | GB/s | of the read | TFLOP/s |\n"
+                      "|---|---:|---:|---:|---:|---:|---:|---:|\n",
+                      engine.model_name(), engine.backend_line(), depth, read_rate / 1e9));
+    }
+    for (const StageTime& stage : stages) {
+      output.write(stage_line(engine, stage, depth, read_rate, options.format));
+    }
+  }
+  return output.status();
+}
+
 Status run_tests(const Options& options, Output& output) {
   const std::vector<BenchTest> tests = tests_of(options);
   if (tests.empty()) {
     return Status(StatusCode::kInvalidArgument, "bench: found no test, expected -p or -n above 0");
   }
   ASSIGN_OR_RETURN(const auto engine, open_engine(options));
+  if (options.has_stages) return run_stages(*engine, options, output);
   for (const BenchTest& test : tests) {
     if (test.depth + test.tokens <= engine->context()) continue;
     return Status(StatusCode::kExhausted,

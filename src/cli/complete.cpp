@@ -49,7 +49,7 @@ Status complete_command(const Options& options, Output& output) {
   ASSIGN_OR_RETURN(const size_t place,
                    byte_offset_of(text, options.line, options.column, options.file));
   RETURN_IF_ERROR(check_flags(options.sampling));
-  ASSIGN_OR_RETURN(const auto engine, open_engine(options));
+  ASSIGN_OR_RETURN(const auto engine, open_text_engine(options));
   const std::string_view whole = text;
   ASSIGN_OR_RETURN(const auto prompt,
                    middle_prompt(*engine, whole.substr(0, place), whole.substr(place)));

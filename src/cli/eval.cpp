@@ -64,7 +64,7 @@ Status eval_command(const Options& options, Output& output) {
   for (const std::string& path : options.text_files) {  // say what is wrong before an hour's work
     RETURN_IF_ERROR(read_text_file(path).status());
   }
-  ASSIGN_OR_RETURN(const auto engine, open_engine(options));
+  ASSIGN_OR_RETURN(const auto engine, open_text_engine(options));
   const auto start = engine->tokenizer().added_token("<|endoftext|>");
   if (!start) {
     return Status(StatusCode::kUnsupported,

@@ -20,11 +20,21 @@ Result<std::shared_ptr<const Engine>> open_engine(const Options& options) {
   engine_options.context = common.context;
   engine_options.float32 = common.is_float32;
   engine_options.cpu_level = common.cpu_level;
+  engine_options.device = common.device;
+  engine_options.random_weights = common.random_weights;
   engine_options.on_load = [&progress](int64_t done, int64_t total) {
     progress.update(done, total);
     return !is_interrupted();
   };
   return Engine::open(engine_options);
+}
+
+Result<std::shared_ptr<const Engine>> open_text_engine(const Options& options) {
+  ASSIGN_OR_RETURN(auto engine, open_engine(options));
+  const Status& tokenizer = engine->tokenizer_status();
+  if (tokenizer.ok()) return engine;
+  return Status(tokenizer.code(), tokenizer.message() +
+                                      " (a model without a tokenizer can only be measured: bench)");
 }
 
 }  // namespace moray

@@ -16,4 +16,7 @@ Result<std::string> find_model(const Options& options);
 // Opens it with a progress bar (unless quiet).
 Result<std::shared_ptr<const Engine>> open_engine(const Options& options);
 
+// As open_engine, for commands that need text: an error without a tokenizer.
+Result<std::shared_ptr<const Engine>> open_text_engine(const Options& options);
+
 }  // namespace moray

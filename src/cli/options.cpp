@@ -80,7 +80,33 @@ void add_engine(CLI::App* app, CommonOptions* common) {
               }
               common->cpu_level = text;
             });
+  add_value(app, "--device", "cpu, cuda or cuda:N; default: the GPU if the model fits there", "NAME",
+            [common](const std::string& text) {
+              if (text != "auto" && text != "cpu" && !text.starts_with("cuda")) {
+                throw CLI::ValidationError(
+                    "--device", "found '" + text + "', expected auto, cpu, cuda or cuda:N");
+              }
+              common->device = text;
+            });
   app->add_flag("--float32", common->is_float32, "FP32 activations: for comparisons, slower");
+}
+
+// Speed does not depend on what the weights are, so that a folder with a config.json will do.
+void add_weights(CLI::App* app, CommonOptions* common) {
+  add_value(app, "--weights",
+            "random[:SEED]: made up at the size of config.json, for measurements; default: the "
+            "checkpoint's",
+            "KIND", [common](const std::string& text) {
+              constexpr std::string_view kSeeded = "random:";
+              if (text == "random") {
+                common->random_weights = 0;
+              } else if (text.starts_with(kSeeded)) {
+                common->random_weights = parse_seed("--weights", text.substr(kSeeded.size()));
+              } else {
+                throw CLI::ValidationError("--weights",
+                                           "found '" + text + "', expected random or random:SEED");
+              }
+            });
 }
 
 void add_quiet(CLI::App* app, CommonOptions* common) {
@@ -151,6 +177,7 @@ void add_run(CLI::App* root, Options* options) {
   add_sampling(app, &options->sampling);
   add_max_tokens(app, &options->common, kRunTokensDefault);
   add_engine(app, &options->common);
+  add_weights(app, &options->common);
   add_quiet(app, &options->common);
   app->callback([options] { options->command = Command::kRun; });
 }
@@ -235,7 +262,10 @@ void add_bench(CLI::App* root, Options* options) {
   app->add_option("--output-file", options->output_file, "Write there instead of stdout")
       ->type_name("FILE")
       ->check(refuse_empty);
+  app->add_flag("--stages", options->has_stages,
+                "Instead of tests: every kernel of a decode step alone (GPU only)");
   add_engine(app, &options->common);
+  add_weights(app, &options->common);
   add_quiet(app, &options->common);
   app->callback([options] { options->command = Command::kBench; });
 }

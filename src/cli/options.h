@@ -28,7 +28,9 @@ struct CommonOptions {
   std::optional<int64_t> max_tokens;  // -1: until the context is full; not given: as below
   bool is_quiet = false;              // no statistics, no progress
   bool is_float32 = false;
-  std::string cpu_level;  // "", "avx2", "avx512"
+  std::string cpu_level;                   // "", "avx2", "avx512"
+  std::string device = "auto";             // "auto", "cpu", "cuda", "cuda:N"
+  std::optional<uint64_t> random_weights;  // --weights random[:SEED]
 };
 
 // Only what was given; the rest comes from the model's generation_config.json or the command.
@@ -73,6 +75,7 @@ struct Options {
   int64_t repetitions = 0;
   BenchFormat format = BenchFormat::kMarkdown;
   std::string output_file;  // empty: stdout
+  bool has_stages = false;
   std::string command_line;
 };
 

@@ -32,7 +32,7 @@ Result<std::vector<TokenId>> prompt_tokens(const Engine& engine, const Options& 
 Status run_command(const Options& options, Output& output) {
   ASSIGN_OR_RETURN(const std::string text, read_prompt(options.prompt));
   RETURN_IF_ERROR(check_flags(options.sampling));
-  ASSIGN_OR_RETURN(const auto engine, open_engine(options));
+  ASSIGN_OR_RETURN(const auto engine, open_text_engine(options));
   GenerateOptions generate;
   generate.sampling = apply_flags(engine->default_sampling(), options.sampling);
   generate.max_tokens = options.common.max_tokens.value_or(kRunTokensDefault);

@@ -44,16 +44,6 @@ bool is_vision(std::string_view name) {
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-Result<ModelConfig> read_config(const std::string& folder) {
-  const std::string path = folder + "/config.json";
-  if (!exists(path)) {
-    return Status(StatusCode::kNotFound,
-                  fmt::format("{}: found no config.json, expected a model folder", folder));
-  }
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kConfigBytesMax));
-  return parse_model_config(text, path);
-}
-
 Result<GenerationDefaults> read_generation(const std::string& folder, const ModelConfig& config) {
   const std::string path = folder + "/generation_config.json";
   GenerationDefaults defaults;
@@ -108,11 +98,21 @@ Status check_shards_exist(const std::string& folder, const ShardIndex& index) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Checkpoint>> Checkpoint::open(const std::string& folder) {
+Result<ModelConfig> read_model_config(const std::string& folder) {
   RETURN_IF_ERROR(check_is_folder(folder));
+  const std::string path = folder + "/config.json";
+  if (!exists(path)) {
+    return Status(StatusCode::kNotFound,
+                  fmt::format("{}: found no config.json, expected a model folder", folder));
+  }
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kConfigBytesMax));
+  return parse_model_config(text, path);
+}
+
+Result<std::shared_ptr<const Checkpoint>> Checkpoint::open(const std::string& folder) {
   std::shared_ptr<Checkpoint> checkpoint(new Checkpoint);
   checkpoint->folder_ = folder;
-  ASSIGN_OR_RETURN(checkpoint->config_, read_config(folder));
+  ASSIGN_OR_RETURN(checkpoint->config_, read_model_config(folder));
   ASSIGN_OR_RETURN(checkpoint->generation_, read_generation(folder, checkpoint->config_));
   RETURN_IF_ERROR(checkpoint->open_shards());
   checkpoint->survey_names();

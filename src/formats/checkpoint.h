@@ -71,6 +71,9 @@ class Checkpoint {
   std::unordered_map<std::string_view, Place> places_;
 };
 
+// The config.json of a folder, without the shards. Errors as Checkpoint::open gives them.
+Result<ModelConfig> read_model_config(const std::string& folder);
+
 // Looks tensors up against what the config promises and remembers every disagreement.
 //
 // A lookup that fails returns an empty view and adds one line (name, found, expected) the first

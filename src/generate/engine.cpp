@@ -1,77 +1,71 @@
 // Engine::open: a model folder becomes something that sessions can be made from.
 //
 // Invariant: everything that can be wrong with folder, machine or memory has been said when open()
-// returns; what follows (a forward pass) cannot fail. The engine's parts are immutable except for
-// threads and workspace, which one forward pass at a time uses (a mutex sees to it).
+// returns; what follows cannot fail but for a device that is lost. Here are the text side of a model
+// and the choice of what computes; the computing side is a Backend.
 #include "moray/engine.h"
 
 #include <fmt/core.h>
 
-#include <algorithm>
+#include <charconv>
 #include <filesystem>
-#include <mutex>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <system_error>
 
-#include "src/generate/available_memory.h"
-#include "src/generate/context_plan.h"
+#include "src/generate/backend.h"
 #include "src/generate/model_names.h"
-#include "src/generate/read_bandwidth.h"
-#include "src/generate/step_model.h"
-#include "src/kernels/cpu/dispatch.h"
-#include "src/model/model.h"
 
 namespace moray {
 namespace {
 
-constexpr int64_t kBlockTokensMax = 4096;
 constexpr int kThreadsMax = 1024;
 
 class LoadedEngine final : public Engine, public std::enable_shared_from_this<LoadedEngine> {
  public:
   static Result<std::shared_ptr<const Engine>> load(const EngineOptions& options);
 
-  const Tokenizer& tokenizer() const override { return *shared_.tokenizer; }
+  const Tokenizer& tokenizer() const override {
+    CHECK(shared_.tokenizer != nullptr, tokenizer_status_.message());
+    return *shared_.tokenizer;
+  }
+  const Status& tokenizer_status() const override { return tokenizer_status_; }
   std::shared_ptr<const Tokenizer> shared_tokenizer() const override { return shared_.tokenizer; }
   const ChatTemplate* chat_template() const override { return template_.get(); }
   const Status& chat_template_status() const override { return template_status_; }
   SamplingOptions default_sampling() const override { return sampling_; }
   const std::vector<TokenId>& end_tokens() const override { return shared_.end_tokens; }
-  int64_t context() const override { return context_; }
-  std::string model_name() const override { return model_display_name(options_.model_folder); }
-  std::string backend_line() const override;
+  int64_t context() const override { return backend_.context; }
+  int64_t vocab_rows() const override { return source_.config.vocab_rows; }
+  std::string model_name() const override { return model_display_name(source_.folder); }
+  std::string backend_line() const override { return backend_.line; }
   std::string weights_line() const override;
-  std::string kv_line() const override { return options_.float32 ? "F32" : "BF16"; }
-  int64_t decode_bytes(int64_t depth) const override;
-  double measure_read_seconds(int64_t depth) const override;
-  std::span<const std::string> notes() const override { return notes_; }
+  std::string kv_line() const override { return backend_.kv_line; }
+  int64_t decode_bytes(int64_t depth) const override { return backend_.decode_bytes(depth); }
+  Result<double> measure_read_seconds(int64_t depth) const override {
+    return backend_.measure_read_seconds(depth);
+  }
+  std::optional<DeviceFacts> device_facts() const override {
+    if (!backend_.device_facts) return std::nullopt;
+    return backend_.device_facts();
+  }
+  Result<std::vector<StageTime>> measure_stages(int64_t depth) const override;
+  std::span<const std::string> notes() const override { return backend_.notes; }
   Result<std::unique_ptr<Session>> new_session() const override;
 
  private:
-  explicit LoadedEngine(const EngineOptions& options) : options_(options) {}
-  Status load_text(const Checkpoint& checkpoint);
-  Status plan(const Checkpoint& checkpoint);
-  Precision precision() const {
-    return options_.float32 ? Precision::kFloat32 : Precision::kBfloat16;
-  }
-  void run_forward(State& state, std::span<const TokenId> tokens, int64_t logit_rows,
-                   float* logits) const;
+  Status load_text();
+  Status load_end_tokens();
+  Status open_backend(const EngineOptions& options);
 
-  EngineOptions options_;
-  const cpu::Kernels* kernels_ = nullptr;
-  cpu::Level level_ = cpu::Level::kAvx2;
-  std::shared_ptr<const Weights> weights_;
+  ModelSource source_;
+  Backend backend_;
   SessionContext shared_;
+  Status tokenizer_status_;
   std::shared_ptr<const ChatTemplate> template_;
   Status template_status_;  // why template_ is null
   SamplingOptions sampling_;
-  std::vector<std::string> notes_;
-  int64_t context_ = 0;
-  int64_t expert_bytes_ = 0;       // of all routed experts of the trunk
-  mutable std::mutex pass_mutex_;  // guards pool_ and workspace_
-  mutable std::optional<ThreadPool> pool_;
-  mutable std::optional<Workspace> workspace_;
 };
 
 Status check_ranges(const EngineOptions& options) {
@@ -80,21 +74,37 @@ Status check_ranges(const EngineOptions& options) {
                   fmt::format("threads: found {}, expected 0 (one a core) to {}", options.threads,
                               kThreadsMax));
   }
-  if (options.block_tokens < 1 || options.block_tokens > kBlockTokensMax) {
+  if (options.block_tokens < 0 || options.block_tokens > kBlockTokensMax) {
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("block_tokens: found {}, expected 1 to {}", options.block_tokens,
-                              kBlockTokensMax));
+                  fmt::format("block_tokens: found {}, expected 0 (what suits) to {}",
+                              options.block_tokens, kBlockTokensMax));
   }
   return Status();
 }
 
-Result<std::optional<cpu::Level>> level_named(const std::string& name) {
-  if (name.empty()) return std::optional<cpu::Level>();
-  for (const cpu::Level level : {cpu::Level::kAvx2, cpu::Level::kAvx512}) {
-    if (name == cpu::level_name(level)) return std::optional<cpu::Level>(level);
+// "auto", "cpu" or a GPU by its number.
+struct DeviceChoice {
+  bool may_be_cpu = true;
+  bool may_be_gpu = true;
+  int ordinal = 0;
+};
+
+Result<DeviceChoice> parse_device(const std::string& text) {
+  constexpr std::string_view kNumbered = "cuda:";
+  if (text == "auto") return DeviceChoice{};
+  if (text == "cpu") return DeviceChoice{.may_be_gpu = false};
+  if (text == "cuda") return DeviceChoice{.may_be_cpu = false};
+  int ordinal = -1;
+  if (text.starts_with(kNumbered)) {
+    const char* end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data() + kNumbered.size(), end, ordinal);
+    if (parsed.ec != std::errc() || parsed.ptr != end) ordinal = -1;
   }
-  return Status(StatusCode::kInvalidArgument,
-                fmt::format("cpu: found '{}', expected avx2 or avx512", name));
+  if (ordinal < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("device: found '{}', expected auto, cpu, cuda or cuda:N", text));
+  }
+  return DeviceChoice{.may_be_cpu = false, .ordinal = ordinal};
 }
 
 // The list of generation_config.json; without one, the tokens that end a turn or a text.
@@ -128,39 +138,20 @@ SamplingOptions sampling_of(const GenerationDefaults& defaults) {
   return sampling;
 }
 
-// Bytes of the tensors whose name `is_wanted`.
-template <typename Wanted>
-int64_t tensor_bytes(const Checkpoint& checkpoint, Wanted is_wanted) {
-  int64_t bytes = 0;
-  for (const std::string_view name : checkpoint.names()) {
-    if (is_wanted(name)) bytes += static_cast<int64_t>(checkpoint.find(name)->bytes.size());
-  }
-  return bytes;
-}
-
-bool is_routed_expert_of_trunk(std::string_view name) {
-  return name.find(".mlp.experts.") != std::string_view::npos && !name.starts_with("mtp.");
-}
-
-Status LoadedEngine::load_text(const Checkpoint& checkpoint) {
-  const std::string& folder = checkpoint.folder();
+Status LoadedEngine::load_text() {
+  const std::string& folder = source_.folder;
   ASSIGN_OR_RETURN(shared_.tokenizer, Tokenizer::load(folder));
   const Tokenizer& tokenizer = *shared_.tokenizer;
-  if (tokenizer.token_count() > checkpoint.config().vocab_rows) {
+  if (tokenizer.token_count() > source_.config.vocab_rows) {
     return Status(StatusCode::kInvalidFile,
                   fmt::format("{}/tokenizer.json: found {} tokens, expected at most {} "
                               "(config.json's vocab_size)",
-                              folder, tokenizer.token_count(), checkpoint.config().vocab_rows));
+                              folder, tokenizer.token_count(), source_.config.vocab_rows));
   }
   for (TokenId id = 0; id < tokenizer.token_count(); ++id) {
     if (tokenizer.is_token(id)) shared_.sampleable.push_back(id);
   }
-  ASSIGN_OR_RETURN(shared_.end_tokens, end_tokens_of(checkpoint, tokenizer));
-  sampling_ = sampling_of(checkpoint.generation());
-  const Status valid = validate(sampling_, tokenizer.token_count());
-  if (!valid.ok()) {
-    return Status(StatusCode::kInvalidFile, folder + "/generation_config.json: " + valid.message());
-  }
+  RETURN_IF_ERROR(load_end_tokens());
   Result<std::shared_ptr<const ChatTemplate>> loaded = ChatTemplate::load(folder);
   // Only a conversation needs it: everything else works with a template that cannot be run.
   if (loaded.ok()) {
@@ -171,117 +162,79 @@ Status LoadedEngine::load_text(const Checkpoint& checkpoint) {
   return Status();
 }
 
-Status LoadedEngine::plan(const Checkpoint& checkpoint) {
-  const ModelConfig& config = checkpoint.config();
-  ContextQuestion question;
-  question.requested = options_.context;
-  question.max_positions = config.max_positions;
-  question.available_bytes = available_memory_bytes();
-  question.weight_bytes = tensor_bytes(checkpoint, [](std::string_view) { return true; });
-  const auto workspace_bytes = [&](int64_t tokens) {
-    return Workspace::bytes_needed(config, options_.block_tokens, tokens, pool_->thread_count());
-  };
-  const auto logit_bytes = config.vocab_rows * static_cast<int64_t>(sizeof(float));
-  question.fixed_bytes = workspace_bytes(1) + logit_bytes;
-  question.state_bytes = [&](int64_t tokens) {
-    return State::bytes_needed(config, tokens, precision()) + workspace_bytes(tokens) -
-           workspace_bytes(1);
-  };
-  ASSIGN_OR_RETURN(context_, plan_context(question));
-  if (options_.context == 0 && context_ < config.max_positions) {
-    notes_.push_back(
-        fmt::format("context of {} tokens, not the model's {}: its state takes half "
-                    "of the memory that is free (another one can be asked for)",
-                    context_, config.max_positions));
+// What generation_config.json says, if there is a checkpoint to say it.
+Status LoadedEngine::load_end_tokens() {
+  if (source_.checkpoint == nullptr) return Status();
+  const Tokenizer& tokenizer = *shared_.tokenizer;
+  ASSIGN_OR_RETURN(shared_.end_tokens, end_tokens_of(*source_.checkpoint, tokenizer));
+  sampling_ = sampling_of(source_.checkpoint->generation());
+  const Status valid = validate(sampling_, tokenizer.token_count());
+  if (valid.ok()) return Status();
+  return Status(StatusCode::kInvalidFile,
+                source_.folder + "/generation_config.json: " + valid.message());
+}
+
+Status LoadedEngine::open_backend(const EngineOptions& options) {
+  ASSIGN_OR_RETURN(const DeviceChoice choice, parse_device(options.device));
+  const bool wants_cpu = options.float32 || !options.cpu_level.empty();
+  if (wants_cpu && !choice.may_be_cpu) {
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("device: found {} with {}, expected cpu or auto", options.device,
+                              options.float32 ? "FP32 activations" : "a CPU instruction level"));
   }
+  Status refusal;
+  if (choice.may_be_gpu && !wants_cpu) {
+    Result<Backend> opened =
+        open_gpu_backend(source_, options, choice.ordinal, shared_.sampleable);
+    if (opened.ok()) {
+      backend_ = *std::move(opened);
+      return Status();
+    }
+    refusal = opened.status();
+    if (!choice.may_be_cpu || refusal.code() == StatusCode::kCancelled) return refusal;
+  }
+  ASSIGN_OR_RETURN(backend_, open_cpu_backend(source_, options));
+  if (!refusal.ok()) backend_.notes.push_back("the CPU computes; " + refusal.message());
   return Status();
 }
 
 Result<std::shared_ptr<const Engine>> LoadedEngine::load(const EngineOptions& options) {
   RETURN_IF_ERROR(check_ranges(options));
-  ASSIGN_OR_RETURN(const std::optional<cpu::Level> level, level_named(options.cpu_level));
-  const std::shared_ptr<LoadedEngine> engine(new LoadedEngine(options));
-  ASSIGN_OR_RETURN(engine->kernels_, cpu::kernels_for(level));
-  ASSIGN_OR_RETURN(const cpu::Level best, cpu::cpu_level());
-  engine->level_ = level.value_or(best);
-  ASSIGN_OR_RETURN(auto checkpoint, Checkpoint::open(options.model_folder));
-  RETURN_IF_ERROR(engine->load_text(*checkpoint));
-  engine->pool_.emplace(options.threads);
-  RETURN_IF_ERROR(engine->plan(*checkpoint));
-  engine->expert_bytes_ = tensor_bytes(*checkpoint, is_routed_expert_of_trunk);
-  ASSIGN_OR_RETURN(engine->weights_, load_weights(checkpoint, {.progress = options.on_load}));
-  const std::span<const std::string> model_notes = notes_of(*engine->weights_);
-  engine->notes_.insert(engine->notes_.end(), model_notes.begin(), model_notes.end());
-  engine->workspace_.emplace(config_of(*engine->weights_), options.block_tokens, engine->context_,
-                             engine->pool_->thread_count());
-  engine->options_.on_load = nullptr;
+  const std::shared_ptr<LoadedEngine> engine(new LoadedEngine());
+  ModelSource& source = engine->source_;
+  source.folder = options.model_folder;
+  if (options.random_weights) {
+    ASSIGN_OR_RETURN(source.config, read_model_config(source.folder));
+  } else {
+    ASSIGN_OR_RETURN(source.checkpoint, Checkpoint::open(source.folder));
+    source.config = source.checkpoint->config();
+  }
+  const Status text = engine->load_text();
+  if (!text.ok()) {
+    if (!options.random_weights || text.code() != StatusCode::kNotFound) return text;
+    engine->tokenizer_status_ = text;
+    engine->shared_.sampleable.resize(static_cast<size_t>(source.config.vocab_rows));
+    std::iota(engine->shared_.sampleable.begin(), engine->shared_.sampleable.end(), 0);
+  }
+  RETURN_IF_ERROR(engine->open_backend(options));
   return std::shared_ptr<const Engine>(engine);
 }
 
-std::string LoadedEngine::backend_line() const {
-  const char* reason = options_.cpu_level.empty() ? "the best level of this machine" : "as asked";
-  const char* products = "";  // AVX2 machines never have them
-  if (level_ == cpu::Level::kAvx512) {
-    products = cpu::has_bf16_products(*kernels_) ? ", with BF16 products"
-                                                 : ", without BF16 products, which this CPU lacks";
-  }
-  return fmt::format("cpu {}, {} thread{} ({}{})", cpu::level_name(level_), pool_->thread_count(),
-                     pool_->thread_count() == 1 ? "" : "s", reason, products);
-}
-
 std::string LoadedEngine::weights_line() const {
-  const ModelConfig& config = config_of(*weights_);
-  const std::string dtype(dtype_name(config.dtype));
-  return config.block_fp8 ? "FP8 128x128 + " + dtype : dtype;
+  const std::string dtype(dtype_name(source_.config.dtype));
+  return (source_.config.block_fp8 ? "FP8 128x128 + " + dtype : dtype) +
+         (source_.checkpoint == nullptr ? ", random" : "");
 }
 
-int64_t LoadedEngine::decode_bytes(int64_t depth) const {
-  return decode_weight_bytes(*weights_) + decode_state_bytes(*weights_, depth, precision());
-}
-
-double LoadedEngine::measure_read_seconds(int64_t depth) const {
-  const ModelConfig& config = config_of(*weights_);
-  StepReads reads;
-  reads.pool_bytes = expert_bytes_;
-  reads.chosen_bytes = expert_bytes_ * config.top_k / config.num_experts;
-  reads.always_bytes = decode_bytes(depth) - reads.chosen_bytes;
-  const std::lock_guard<std::mutex> lock(pass_mutex_);
-  return moray::measure_read_seconds(*pool_, reads);
-}
-
-void LoadedEngine::run_forward(State& state, std::span<const TokenId> tokens, int64_t logit_rows,
-                               float* logits) const {
-  const std::lock_guard<std::mutex> lock(pass_mutex_);
-  forward(*weights_, cpu::Context(*pool_, *kernels_), *workspace_,
-          {.tokens = tokens,
-           .state = &state,
-           .precision = precision(),
-           .logit_rows = logit_rows,
-           .logits = logits});
+Result<std::vector<StageTime>> LoadedEngine::measure_stages(int64_t depth) const {
+  if (backend_.measure_stages) return backend_.measure_stages(depth);
+  return Status(StatusCode::kUnsupported, "stages: found the CPU, expected a GPU (--device cuda)");
 }
 
 Result<std::unique_ptr<Session>> LoadedEngine::new_session() const {
-  const ModelConfig& config = config_of(*weights_);
-  const int64_t bytes = State::bytes_needed(config, context_, precision());
-  const int64_t available = available_memory_bytes();
-  if (bytes > available) {
-    return Status(StatusCode::kExhausted,
-                  fmt::format("session: found {} MiB of memory, expected {} MiB for {} tokens",
-                              available >> 20, bytes >> 20, context_));
-  }
-  const auto engine = shared_from_this();
-  const auto state = std::make_shared<State>(config, context_, precision());
-  StepModel model;
-  model.vocab_rows = config.vocab_rows;
-  model.capacity = context_;
-  model.block_tokens = options_.block_tokens;
-  model.forward = [engine, state](std::span<const TokenId> tokens, int64_t logit_rows,
-                                  float* logits) {
-    engine->run_forward(*state, tokens, logit_rows, logits);
-  };
-  model.clear = [state] { state->rewind(0); };
+  ASSIGN_OR_RETURN(StepModel model, backend_.new_model());
   return make_session(std::move(model),
-                      std::shared_ptr<const SessionContext>(engine, &engine->shared_));
+                      std::shared_ptr<const SessionContext>(shared_from_this(), &shared_));
 }
 
 }  // namespace

@@ -39,6 +39,11 @@ double log_probability(std::span<const float> row, TokenId target) {
   return row[static_cast<size_t>(target)] - max - std::log(sum);
 }
 
+Status not_finite() {
+  return Status(StatusCode::kInvalidFile, "logits: found NaN or infinity, expected finite numbers "
+                                          "(damaged weights or a numeric overflow)");
+}
+
 class ModelSession final : public Session {
  public:
   ModelSession(StepModel model, std::shared_ptr<const SessionContext> context)
@@ -52,6 +57,7 @@ class ModelSession final : public Session {
   Result<std::vector<double>> score(const std::vector<TokenId>& tokens,
                                     const Progress& progress) override;
   Status feed(const std::vector<TokenId>& tokens, const Progress& progress) override;
+  Result<std::vector<TokenId>> continue_greedily(TokenId first, int64_t count) override;
   const std::vector<TokenId>& tokens() const override { return tokens_; }
   void reset() override;
 
@@ -66,11 +72,16 @@ class ModelSession final : public Session {
   Status check_usable() const { return damage_; }
   Status check_tokens(const std::vector<TokenId>& tokens) const;
   Status check_options(const GenerateOptions& options) const;
-  void consume(std::span<const TokenId> tokens, int64_t logit_rows, float* logits);
+  // A failure of the model is remembered in damage_.
+  Status consume(std::span<const TokenId> tokens, int64_t logit_rows, float* logits);
   // True when all was consumed, false when cancelled.
-  bool prefill(const std::vector<TokenId>& tokens, const Progress& progress,
-               const std::atomic<bool>* cancel);
+  Result<bool> prefill(const std::vector<TokenId>& tokens, const Progress& progress,
+                       const std::atomic<bool>* cancel);
+  class AnswerBuilder;
   Status decode(const GenerateOptions& options, GenerateResult* result);
+  // Up to `count` more tokens after the last of `result`, picked by the model itself.
+  Status decode_greedily(int64_t count, AnswerBuilder* answer, GenerateResult* result);
+  bool is_plain_greedy(const SamplingOptions& sampling) const;
   bool ends_answer(TokenId id, const GenerateOptions& options) const;
 
   StepModel model_;
@@ -113,23 +124,27 @@ Status ModelSession::check_options(const GenerateOptions& options) const {
   return Status();
 }
 
-void ModelSession::consume(std::span<const TokenId> tokens, int64_t logit_rows, float* logits) {
-  model_.forward(tokens, logit_rows, logits);
+Status ModelSession::consume(std::span<const TokenId> tokens, int64_t logit_rows, float* logits) {
+  damage_ = model_.forward(tokens, logit_rows, logits);
+  RETURN_IF_ERROR(damage_);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  return Status();
 }
 
-bool ModelSession::prefill(const std::vector<TokenId>& tokens, const Progress& progress,
-                           const std::atomic<bool>* cancel) {
+Result<bool> ModelSession::prefill(const std::vector<TokenId>& tokens, const Progress& progress,
+                                   const std::atomic<bool>* cancel) {
   const int64_t count = static_cast<int64_t>(tokens.size());
-  for (int64_t begin = 0; begin < count; begin += model_.block_tokens) {
+  for (int64_t begin = 0; begin < count;) {
     if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) return false;
-    const int64_t size = std::min(model_.block_tokens, count - begin);
+    const int64_t block = model_.block_tokens - position() % model_.block_grid;
+    const int64_t size = std::min(block, count - begin);
     const bool is_last = begin + size == count;
     has_logits_ = false;
-    consume({tokens.data() + begin, static_cast<size_t>(size)}, is_last ? 1 : 0,
-            is_last ? logits_.data() : nullptr);
+    RETURN_IF_ERROR(consume({tokens.data() + begin, static_cast<size_t>(size)}, is_last ? 1 : 0,
+                            is_last ? logits_.data() : nullptr));
     has_logits_ = is_last;
-    if (progress && !progress(begin + size, count)) return false;
+    begin += size;
+    if (progress && !progress(begin, count)) return false;
   }
   return true;
 }
@@ -141,58 +156,118 @@ bool ModelSession::ends_answer(TokenId id, const GenerateOptions& options) const
   return (!options.ignore_end_tokens && has(context_->end_tokens)) || has(options.stop_tokens);
 }
 
+bool ModelSession::is_plain_greedy(const SamplingOptions& sampling) const {
+  return model_.decode_greedily != nullptr && sampling.temperature == 0 &&
+         sampling.repetition_penalty == 1 && sampling.presence_penalty == 0 &&
+         sampling.frequency_penalty == 0 && sampling.logit_bias.empty();
+}
+
+// The answer so far and whether it goes on: what every sampled token passes through, whoever
+// sampled it.
+class ModelSession::AnswerBuilder {
+ public:
+  AnswerBuilder(const ModelSession& session, const GenerateOptions& options, GenerateResult* result)
+      : session_(session),
+        options_(options),
+        result_(*result),
+        text_(session.context_->tokenizer, options.skip_special, options.stop) {}
+
+  bool is_cancelled() {
+    if (options_.cancel == nullptr || !options_.cancel->load(std::memory_order_relaxed)) {
+      return false;
+    }
+    result_.stop_reason = StopReason::kCancelled;
+    return true;
+  }
+  // False when `token` ends the answer.
+  bool push(TokenId token) {
+    result_.tokens.push_back(token);
+    if (session_.ends_answer(token, options_)) {
+      result_.stop_reason = StopReason::kEndOfSequence;
+      return false;
+    }
+    piece_.clear();
+    const bool is_stopped = text_.push(token, &piece_);
+    if (is_stopped) result_.stop_reason = StopReason::kStopString;
+    is_text_over_ = is_stopped;
+    if (show(piece_)) return !is_stopped;
+    result_.stop_reason = StopReason::kCancelled;
+    result_.text += text_.finish();  // held back so far; nobody wants to see it
+    is_text_over_ = true;
+    return false;
+  }
+  void finish() {
+    if (!is_text_over_) show(text_.finish());
+  }
+
+ private:
+  bool show(const std::string& piece) {
+    result_.text += piece;
+    return piece.empty() || !options_.on_text || options_.on_text(piece);
+  }
+
+  const ModelSession& session_;
+  const GenerateOptions& options_;
+  GenerateResult& result_;
+  AnswerText text_;
+  std::string piece_;
+  bool is_text_over_ = false;
+};
+
 Status ModelSession::decode(const GenerateOptions& options, GenerateResult* result) {
   Sampler sampler(options.sampling, context_->sampleable, model_.vocab_rows);
   sampler.note_prompt(tokens_);
-  AnswerText answer(context_->tokenizer, options.skip_special, options.stop);
-  const auto show = [&](const std::string& piece) {
-    result->text += piece;
-    return piece.empty() || !options.on_text || options.on_text(piece);
-  };
+  AnswerBuilder answer(*this, options, result);
   const int64_t room = model_.capacity - position() + 1;  // the last one is not fed
   const int64_t limit = options.max_tokens < 0 ? room : std::min(options.max_tokens, room);
   result->tokens.reserve(static_cast<size_t>(std::min(limit, kTokensReserved)));
   result->text.reserve(static_cast<size_t>(std::min(limit * kTextBytesPerToken, kTokensReserved)));
   result->stop_reason =
       limit == options.max_tokens ? StopReason::kMaxTokens : StopReason::kContextFull;
-  std::string piece;
-  for (int64_t count = 0; count < limit; ++count) {
-    if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) {
-      result->stop_reason = StopReason::kCancelled;
+  for (int64_t count = 0; count < limit && !answer.is_cancelled(); ++count) {
+    if (count > 0 && is_plain_greedy(options.sampling)) {
+      RETURN_IF_ERROR(decode_greedily(limit - count, &answer, result));
       break;
     }
-    if (count > 0) consume({&result->tokens.back(), 1}, 1, logits_.data());
+    if (count > 0) RETURN_IF_ERROR(consume({&result->tokens.back(), 1}, 1, logits_.data()));
     const Result<TokenId> sampled = sampler.sample(logits_, position());
     if (!sampled.ok()) return sampled.status();
-    result->tokens.push_back(*sampled);
-    if (ends_answer(*sampled, options)) {
-      result->stop_reason = StopReason::kEndOfSequence;
-      break;
-    }
-    piece.clear();
-    const bool is_stopped = answer.push(*sampled, &piece);
-    if (is_stopped) result->stop_reason = StopReason::kStopString;
-    if (!show(piece)) result->stop_reason = StopReason::kCancelled;
-    if (result->stop_reason == StopReason::kStopString) return Status();
-    if (result->stop_reason == StopReason::kCancelled) {
-      result->text += answer.finish();
-      return Status();
-    }
+    if (!answer.push(*sampled)) break;
   }
-  show(answer.finish());
+  answer.finish();
   return Status();
+}
+
+Status ModelSession::decode_greedily(int64_t count, AnswerBuilder* answer, GenerateResult* result) {
+  bool is_finite = true;
+  int64_t picks = 0;
+  TokenId unfed = result->tokens.back();
+  const auto take = [&](TokenId token) {
+    tokens_.push_back(unfed);
+    is_finite = token >= 0;
+    if (!is_finite) return false;
+    unfed = token;
+    return answer->push(token) && ++picks < count && !answer->is_cancelled();
+  };
+  damage_ = model_.decode_greedily(unfed, count, logits_.data(), take);
+  RETURN_IF_ERROR(damage_);
+  return is_finite ? Status() : not_finite();
 }
 
 Result<GenerateResult> ModelSession::generate(const std::vector<TokenId>& prompt,
                                               const GenerateOptions& options) {
   RETURN_IF_ERROR(check_usable());
+  if (context_->tokenizer == nullptr) {
+    return Status(StatusCode::kUnsupported,
+                  "tokenizer: found none, expected one (a model without can only be measured)");
+  }
   RETURN_IF_ERROR(check_options(options));
   RETURN_IF_ERROR(check_tokens(prompt));
   GenerateResult result;
   result.prompt_tokens = static_cast<int64_t>(prompt.size());
   const int64_t before = position();
   const auto prefill_start = std::chrono::steady_clock::now();
-  const bool is_complete = prefill(prompt, options.on_prefill, options.cancel);
+  ASSIGN_OR_RETURN(const bool is_complete, prefill(prompt, options.on_prefill, options.cancel));
   result.prefill_seconds = seconds_since(prefill_start);
   result.prefill_tokens = position() - before;
   if (!is_complete) {
@@ -209,8 +284,37 @@ Result<GenerateResult> ModelSession::generate(const std::vector<TokenId>& prompt
 Status ModelSession::feed(const std::vector<TokenId>& tokens, const Progress& progress) {
   RETURN_IF_ERROR(check_usable());
   RETURN_IF_ERROR(check_tokens(tokens));
-  if (prefill(tokens, progress, nullptr)) return Status();
+  ASSIGN_OR_RETURN(const bool is_complete, prefill(tokens, progress, nullptr));
+  if (is_complete) return Status();
   return Status(StatusCode::kCancelled, "prompt: cancelled while it was read");
+}
+
+Result<std::vector<TokenId>> ModelSession::continue_greedily(TokenId first, int64_t count) {
+  RETURN_IF_ERROR(check_usable());
+  CHECK(count >= 1, count);
+  RETURN_IF_ERROR(check_tokens(std::vector<TokenId>(static_cast<size_t>(count), first)));
+  std::vector<TokenId> picked = {first};
+  picked.reserve(static_cast<size_t>(count) + 1);
+  if (model_.decode_greedily != nullptr) {
+    damage_ = model_.decode_greedily(first, count, logits_.data(), [&](TokenId token) {
+      tokens_.push_back(picked.back());
+      picked.push_back(token);
+      return token >= 0 && static_cast<int64_t>(picked.size()) <= count;
+    });
+    if (damage_.ok() && picked.back() < 0) damage_ = not_finite();
+    has_logits_ = damage_.ok();
+  } else {
+    Sampler sampler(SamplingOptions(), context_->sampleable, model_.vocab_rows);
+    while (static_cast<int64_t>(picked.size()) <= count) {
+      RETURN_IF_ERROR(consume({&picked.back(), 1}, 1, logits_.data()));
+      has_logits_ = true;
+      ASSIGN_OR_RETURN(const TokenId token, sampler.sample(logits_, position()));
+      picked.push_back(token);
+    }
+  }
+  RETURN_IF_ERROR(damage_);
+  picked.erase(picked.begin());
+  return picked;
 }
 
 Result<std::vector<double>> ModelSession::score(const std::vector<TokenId>& tokens,
@@ -228,7 +332,8 @@ Result<std::vector<double>> ModelSession::score(const std::vector<TokenId>& toke
   for (int64_t begin = 0; begin < count; begin += block) {
     const int64_t size = std::min(block, count - begin);
     has_logits_ = false;
-    consume({tokens.data() + begin, static_cast<size_t>(size)}, size, block_logits.data());
+    RETURN_IF_ERROR(
+        consume({tokens.data() + begin, static_cast<size_t>(size)}, size, block_logits.data()));
     for (int64_t i = begin; i < begin + size && i + 1 < count; ++i) {
       const std::span<const float> row(block_logits.data() + static_cast<size_t>(i - begin) * rows,
                                        rows);

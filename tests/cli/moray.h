@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +20,19 @@ inline const std::string kTinyModel = MORAY_SOURCE_DIR "/tests/data/tiny-experts
 inline const std::vector<std::string> kNoEnd = {"--logit-bias", "283:-100", "--logit-bias",
                                                 "285:-100"};
 
+// These tests hold on every machine, so that a command that computes and does not say where does so
+// on the CPU. "--device" goes right behind the command: what follows may end in a free argument.
+inline void choose_cpu(std::vector<std::string>* arguments) {
+  static const std::set<std::string> computing = {"run", "complete", "eval", "bench"};
+  if (arguments->size() < 2 || !computing.contains(arguments->front())) return;
+  for (const std::string& argument : *arguments) {
+    if (argument == "--device" || argument == "--help") return;
+  }
+  arguments->insert(arguments->begin() + 1, {"--device", "cpu"});
+}
+
 inline ProcessRequest moray_request(std::vector<std::string> arguments, std::string input = "") {
+  choose_cpu(&arguments);
   ProcessRequest request;
   request.arguments = {MORAY_PROGRAM};
   request.arguments.insert(request.arguments.end(), arguments.begin(), arguments.end());

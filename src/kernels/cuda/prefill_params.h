@@ -7,7 +7,7 @@
 #pragma once
 
 #include "params.h"
-#include "w8a8.h"
+#include "w8a8_params.h"
 
 namespace moray::cuda {
 

@@ -2,88 +2,49 @@
 //
 //   y[t, n] = sum_s xs[t, s] ws[n / 128, s] (sum over the 128 columns of slice s of x[t, k] w[n,
 //   k])
-// with x, w the stored codes, xs, ws their FP32 scales. The inner sum is the tensor core's (FP32
-// accumulators; on sm_90 the unit keeps about 13 fraction bits of the largest addend), everything
-// outside it is FP32, slices in order. So an element has one order of summation, whatever else the
-// block holds.
+// with x, w the stored codes and xs, ws their FP32 scales. The inner sum is the tensor core's, with
+// FP32 accumulators (on sm_90 the unit keeps about 13 fraction bits of the largest addend, which is
+// why no sum in it is longer than a slice); everything outside it is FP32, slices in order. So an
+// element has one order of summation, whatever else the block holds.
 //
-// Shapes: K a multiple of 128; rows and weight rows any (weight rows a multiple of 8). Three
-// kernels: w8a8_dense (up to four matrices that share x), w8a8_gate_up (SwiGLU and
-// re-quantisation in the epilogue) and w8a8_down, the last two over experts whose rows are sorted
-// together. Who quantises and sorts, and who reduces, is in prefill.h. What the launchers need from
-// a model is in w8a8_launch.h.
+// wgmma fed by bulk copies on sm_90a, e4m3 mma.sync on sm_89, its block-scaled form with unit
+// scales on sm_120a; the same sums but for the width inside the unit. For checkpoints that declare
+// dynamic activations. Who quantises, sorts and reduces is in prefill.h; shapes that supports()
+// refuses take the kernels there.
 #pragma once
 
-#include "params.h"
+#include "src/gpu/launch.h"
+#include "src/kernels/cuda/w8a8_params.h"
+
+namespace moray::gpu {
+class KernelSet;
+class Stream;
+}  // namespace moray::gpu
 
 namespace moray::cuda {
 
-inline constexpr int kSliceColumns = 128;  // share one scale, and one promotion to FP32
-inline constexpr int kW8a8TileRows = 128;  // activation rows of a tile
-inline constexpr int kW8a8TargetsMax = 4;
-
-// The driver's description of a box of memory for bulk copies (CUtensorMap), sm_90 only. All maps
-// here cut bytes [plane, row, column] into boxes of 64 rows by 128 columns, 128-byte swizzle.
-struct alignas(64) TensorMap {
-  unsigned long long words[16];
+struct W8a8Kernels {
+  int arch = 0;  // 89, 90 or 120
+  int multiprocessors = 0;
+  gpu::Kernel dense, gate_up, down;
 };
+// The programs that hold them: "w8a8_dense.cu" and "w8a8_experts.cu".
+W8a8Kernels find_w8a8_kernels(const gpu::KernelSet& kernels, int arch, int multiprocessors);
 
-// Activations, quantised per row and 128 columns: value(r, c) = codes[r * cols + c] *
-// scales[c / 128 * scale_stride + r], scale = (largest magnitude) / 448.
-struct QuantisedRows {
-  unsigned char* codes;  // E4M3, 16-byte aligned
-  float* scales;         // [cols / 128, scale_stride]
-  int rows, cols;        // rows bounds what may be read, not what is computed
-  int scale_stride;      // >= rows
-};
+// E4M3, columns a multiple of 128, rows of 8, 16-byte aligned rows.
+bool w8a8_supports(const Matrix& weight);
+// E4M3, width and hidden multiples of 128, every matrix of a record 16-byte aligned.
+bool w8a8_supports(const ExpertRecords& experts, int hidden);
 
-// Rows [first_row, first_row + rows) of the sorted activations belong to `expert`.
-struct ExpertTile {
-  int expert, first_row, rows;  // rows 1..kW8a8TileRows
-};
-
-enum class W8a8Output : int { kBf16 = 0, kF32 = 1, kAddBf16 = 2 };
-
-// out[t, n], row-major with out_stride elements a row (a multiple of 8); kAddBf16: out += y, one
-// rounding. Written as soon as computed, so out aliases no input.
-struct W8a8Target {
-  Matrix weight;
-  void* out;
-  int out_stride;
-  W8a8Output output;
-};
-
-struct W8a8Dense {
-  TensorMap x_map, weight_maps[kW8a8TargetsMax];
-  QuantisedRows x;
-  W8a8Target targets[kW8a8TargetsMax];
-  int target_count;
-  int tokens;  // rows computed
-};
-
-// inner[r] = quantised(silu(gate x[r]) * (up x[r])), products and SiLU in FP32. I a multiple of
-// 128.
-struct W8a8GateUp {
-  TensorMap x_map, gate_map, up_map;
-  QuantisedRows x;  // sorted by expert
-  ExpertRecords experts;
-  const ExpertTile* tiles;  // null: one expert, record 0, over rows [0, tokens)
-  const int* tile_count;    // in device memory; not read when tiles is null
-  int tokens;
-  QuantisedRows inner;  // written, rows as x
-};
-
-// out[out_row[r]] = BF16(down inner[r]).
-struct W8a8Down {
-  TensorMap inner_map, down_map;
-  QuantisedRows inner;  // sorted by expert
-  ExpertRecords experts;
-  const ExpertTile* tiles;
-  const int* tile_count;
-  int tokens;
-  const int* out_row;  // null: r itself
-  void* out;           // BF16
-  int out_stride;      // elements, a multiple of 8
-};
+// Each enqueues one kernel and neither allocates nor blocks; the maps in the parameters are filled
+// here (about a microsecond of host time each, sm_90 only). Zero tokens do nothing. CHECKed: the
+// shapes, alignments and outputs that w8a8_params.h states.
+//
+// 2 tokens N K FLOP over all targets. Reads codes once from memory, writes the outputs.
+void w8a8_dense(gpu::Stream& stream, const W8a8Kernels& kernels, W8a8Dense params);
+// 4 rows I H FLOP. With tiles, their number is read on the device and params.tokens is not used.
+void w8a8_gate_up(gpu::Stream& stream, const W8a8Kernels& kernels, W8a8GateUp params);
+// 2 rows I H FLOP.
+void w8a8_down(gpu::Stream& stream, const W8a8Kernels& kernels, W8a8Down params);
 
 }  // namespace moray::cuda
