@@ -14,7 +14,7 @@ namespace {
 constexpr int kRowsABlock = 8;  // of the row-wise kernels, a warp each
 constexpr int kThreads = 256;
 constexpr int kPlanThreads = 1024;
-constexpr int kTileWeights = 128;
+constexpr int kTileWeights = 256;  // product_tile.cuh
 
 int ceil_div(int a, int b) {
   return (a + b - 1) / b;
@@ -24,15 +24,15 @@ gpu::Dim grid(int x, int y = 1) {
   return {static_cast<uint32_t>(x), static_cast<uint32_t>(y), 1};
 }
 
-// Shared memory of a tile of product_tile.cuh: four stages with FP8 weights, three with BF16 ones,
-// of 64 columns; the larger of both, since one kernel holds both.
-int tile_shared_bytes(int tile_rows) {
-  const int tokens = tile_rows * 64 * 2;
-  return std::max(4 * (kTileWeights * 64 + tokens), 3 * (kTileWeights * 64 * 2 + tokens));
+// The stages of product_tile.cuh, 64 columns each; the larger of both formats, since one kernel
+// holds both.
+int tile_shared_bytes(int tile_rows, int arch) {
+  const int tokens = tile_rows * 64 * 2, codes = kTileWeights * 64;
+  return std::max(4 * (codes + tokens), (arch == 90 ? 3 : 2) * (codes * 2 + tokens));
 }
 
 ByTileRows find_by_rows(const gpu::KernelSet& kernels, const std::string& name) {
-  return {kernels.find(name + "_32"), kernels.find(name + "_64"), kernels.find(name + "_128")};
+  return {kernels.find(name + "_32"), kernels.find(name + "_64")};
 }
 
 void launch_rows(gpu::Stream& stream, const gpu::Kernel& kernel, int rows, const auto& params) {
@@ -41,10 +41,13 @@ void launch_rows(gpu::Stream& stream, const gpu::Kernel& kernel, int rows, const
               params);
 }
 
-void launch_tiles(gpu::Stream& stream, const ByTileRows& kernels, int tile_rows, gpu::Dim blocks,
-                  const auto& params) {
-  gpu::launch(stream, kernels.of(tile_rows),
-              {.grid = blocks, .block = {kThreads}, .shared_bytes = tile_shared_bytes(tile_rows)},
+void launch_tiles(gpu::Stream& stream, const PrefillKernels& kernels, const ByTileRows& by_rows,
+                  int tile_rows, gpu::Dim blocks, const auto& params) {
+  CHECK(tile_rows == 32 || tile_rows == 64, tile_rows);
+  gpu::launch(stream, by_rows.of(tile_rows),
+              {.grid = blocks,
+               .block = {kThreads},
+               .shared_bytes = tile_shared_bytes(tile_rows, kernels.shape.arch)},
               params);
 }
 
@@ -54,14 +57,10 @@ int tiles_max(const PrefillShape& shape, int tokens, int tile_rows) {
   return std::min(shape.experts, pairs) + pairs / tile_rows;
 }
 
-// The tile height for a projection: the tallest that still fills the GPU twice, because a tall
-// tile reads the weights less often and a short one wastes fewer rows of a small block.
+// The tile height for a projection: the tall one, which reads the weights less often, where it
+// fills the GPU; a short one wastes fewer rows of a small block and fits a multiprocessor twice.
 int projection_tile_rows(const PrefillShape& shape, int tokens, int weight_tiles) {
-  for (int rows : {128, 64}) {
-    const bool fills = ceil_div(tokens, rows) * weight_tiles >= 2 * shape.multiprocessors;
-    if (tokens > rows / 2 && fills) return rows;
-  }
-  return 32;
+  return ceil_div(tokens, 64) * weight_tiles >= shape.multiprocessors ? 64 : 32;
 }
 
 // Sizes of a plan's arrays, in bytes, in the order of ExpertPlan.
@@ -97,8 +96,8 @@ PrefillKernels find_prefill_kernels(const gpu::KernelSet& kernels, const Prefill
 }
 
 int expert_tile_rows(const PrefillShape& shape, int tokens) {
-  const int64_t rows = int64_t{tokens} * shape.top_k * 4 / (3 * shape.experts);
-  return rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+  const int64_t rows_an_expert = int64_t{tokens} * shape.top_k / shape.experts;
+  return rows_an_expert <= 24 ? 32 : 64;
 }
 
 int64_t expert_plan_bytes(const PrefillShape& shape, int tokens, int tile_rows) {
@@ -132,14 +131,14 @@ void embed_rows(gpu::Stream& stream, const PrefillKernels& kernels, const EmbedR
 void norm_rows(gpu::Stream& stream, const PrefillKernels& kernels, const NormRowsParams& params) {
   CHECK(params.quantised.codes == nullptr || params.quantised.cols == kernels.shape.hidden,
         params.quantised.cols, kernels.shape.hidden);
-  CHECK(params.quantised.codes == nullptr || params.quantised.cols % kSliceColumns == 0,
+  CHECK(params.quantised.codes == nullptr || params.quantised.cols % kScaleColumns == 0,
         params.quantised.cols);
   launch_rows(stream, kernels.norm_rows, params.count, params);
 }
 
 void quantise_rows(gpu::Stream& stream, const PrefillKernels& kernels,
                    const QuantiseRowsParams& params) {
-  CHECK(params.quantised.cols % kSliceColumns == 0, params.quantised.cols);
+  CHECK(params.quantised.cols % kScaleColumns == 0, params.quantised.cols);
   launch_rows(stream, kernels.quantise_rows, params.count, params);
 }
 
@@ -154,12 +153,12 @@ void combine_rows(gpu::Stream& stream, const PrefillKernels& kernels,
 }
 
 void project_rows(gpu::Stream& stream, const PrefillKernels& kernels, ProjectRowsParams params) {
-  CHECK(params.target_count >= 1 && params.target_count <= kProjectTargetsMax, params.target_count);
+  CHECK(params.target_count >= 1 && params.target_count <= kRowsTargetsMax, params.target_count);
   CHECK(params.x_stride % 8 == 0, params.x_stride);
   if (params.tokens == 0) return;
   int weight_tiles = 0;
   for (int i = 0; i < params.target_count; ++i) {
-    ProjectTarget& target = params.targets[i];
+    RowsTarget& target = params.targets[i];
     CHECK(target.weight.format != Format::kF32, "projections take FP8 or BF16 weights");
     CHECK(target.output == RowsOutput::kF32 ||
               (target.weight.rows % 2 == 0 && target.out_stride % 2 == 0),
@@ -168,7 +167,7 @@ void project_rows(gpu::Stream& stream, const PrefillKernels& kernels, ProjectRow
     weight_tiles += ceil_div(target.weight.rows, kTileWeights);
   }
   const int tile_rows = projection_tile_rows(kernels.shape, params.tokens, weight_tiles);
-  launch_tiles(stream, kernels.project_rows, tile_rows,
+  launch_tiles(stream, kernels, kernels.project_rows, tile_rows,
                grid(weight_tiles * ceil_div(params.tokens, tile_rows)), params);
 }
 
@@ -187,7 +186,7 @@ void gate_up_rows(gpu::Stream& stream, const PrefillKernels& kernels, GateUpRows
   params.shared_tiles = params.shared.width > 0 ? ceil_div(params.tokens, tile_rows) : 0;
   const int tiles = params.shared_tiles + tiles_max(kernels.shape, params.tokens, tile_rows);
   const int width = std::max(params.experts.width, params.shared.width);
-  launch_tiles(stream, kernels.gate_up_rows, tile_rows,
+  launch_tiles(stream, kernels, kernels.gate_up_rows, tile_rows,
                grid(ceil_div(width, kTileWeights / 2), tiles), params);
 }
 
@@ -196,7 +195,7 @@ void down_rows(gpu::Stream& stream, const PrefillKernels& kernels, DownRowsParam
   const int tile_rows = params.plan.tile_rows;
   params.shared_tiles = params.shared.width > 0 ? ceil_div(params.tokens, tile_rows) : 0;
   const int tiles = params.shared_tiles + tiles_max(kernels.shape, params.tokens, tile_rows);
-  launch_tiles(stream, kernels.down_rows, tile_rows,
+  launch_tiles(stream, kernels, kernels.down_rows, tile_rows,
                grid(ceil_div(kernels.shape.hidden, kTileWeights), tiles), params);
 }
 

@@ -1,7 +1,7 @@
 // Experts of a prefill block, tokens sorted by expert: gate and up with SwiGLU, then down.
 //
-// A block makes one tile: up to 128, 64 or 32 rows of one expert by 64 inner columns (gate_up: 64
-// rows of gate and the same 64 of up, so that a lane holds both factors of its products) or by 128
+// A block makes one tile: up to 64 or 32 rows of one expert by 128 inner columns (gate_up: 128 rows
+// of gate and the same 128 of up, so that a lane holds both factors of its products) or by 256
 // columns of the hidden state (down). blockIdx.x runs along the weights, so that blocks sharing
 // rows run together and the two or three tiles of an expert follow one another; blockIdx.y takes
 // first the shared expert's tiles, then the plan's; blocks beyond tile_count leave.
@@ -61,7 +61,8 @@ __device__ __forceinline__ void gate_up_tile(const GateUpRowsParams& p, const Bl
   product_tile<kFp8, kTokens>(
       sums, weight_at, token_at, kHidden,
       reinterpret_cast<const float*>(record + records.gate_scales) + scale_row,
-      reinterpret_cast<const float*>(record + records.up_scales) + scale_row, shared);
+      reinterpret_cast<const float*>(record + records.up_scales) + scale_row,
+      first_row + threadIdx.x / 32 * 16 >= records.width, shared);
 
   const int n = first_row + Tile::weight_row() / 32 * 16 + Tile::weight_row() % 32;
   if (n >= records.width) return;
@@ -87,6 +88,7 @@ __device__ __forceinline__ void down_tile(const DownRowsParams& p, const BlockTi
   using Tile = ProductTile<kFp8, kTokens>;
   const char* record = records.base + block.tile.expert * records.record_bytes;
   const int first_row = blockIdx.x * kTileWeights;
+  const int warp_row = first_row + threadIdx.x / 32 * 32;
   const auto weight_at = [&](int row) -> const void* {
     if (first_row + row >= kHidden) return nullptr;
     return record + records.down + int64(first_row + row) * records.down_stride * (kFp8 ? 1 : 2);
@@ -99,8 +101,9 @@ __device__ __forceinline__ void down_tile(const DownRowsParams& p, const BlockTi
   };
   typename Tile::Sums sums = {};
   const float* scales = reinterpret_cast<const float*>(record + records.down_scales) +
-                        int64(first_row / 128) * ((records.width + 127) / 128);
-  product_tile<kFp8, kTokens>(sums, weight_at, token_at, records.width, scales, scales, shared);
+                        int64(warp_row / 128) * ((records.width + 127) / 128);
+  product_tile<kFp8, kTokens>(sums, weight_at, token_at, records.width, scales, scales,
+                              warp_row >= kHidden, shared);
 
   Bf16* out = block.shared ? p.shared_out : p.out;
 #pragma unroll
@@ -155,10 +158,6 @@ __device__ __forceinline__ void down(const DownRowsParams& p) {
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
-    gate_up_rows_128(const __grid_constant__ GateUpRowsParams p) {
-  gate_up<128>(p);
-}
-extern "C" __global__ void __launch_bounds__(kTileThreads, 2)
     gate_up_rows_64(const __grid_constant__ GateUpRowsParams p) {
   gate_up<64>(p);
 }
@@ -167,10 +166,6 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, 2)
   gate_up<32>(p);
 }
 extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
-    down_rows_128(const __grid_constant__ DownRowsParams p) {
-  down<128>(p);
-}
-extern "C" __global__ void __launch_bounds__(kTileThreads, 2)
     down_rows_64(const __grid_constant__ DownRowsParams p) {
   down<64>(p);
 }

@@ -13,7 +13,7 @@ namespace moray::cuda {
 
 inline constexpr int kPrefillTokensMax = 8192;
 inline constexpr int kPlanChunkTokens = 64;  // tokens of one count in the sort
-inline constexpr int kProjectTargetsMax = 4;
+inline constexpr int kRowsTargetsMax = 4;
 
 using Bf16 = unsigned short;
 
@@ -60,19 +60,19 @@ enum class RowsOutput : int { kBf16 = 0, kF32 = 1, kAddBf16 = 2 };
 
 // out[t, n] = x[t] . W[n], accumulated in FP32 (FP8: per 64 columns, then times the block's scale);
 // kAddBf16: out = round(out + y). Targets may differ in format and output.
-struct ProjectTarget {
+struct RowsTarget {
   Matrix weight;
   void* out;
   int out_stride;  // elements; kBf16 and kAddBf16: even
   RowsOutput output;
-  int first_tile;  // filled by the launcher: of the target's 128-row tiles among all targets'
+  int first_tile;  // filled by the launcher: of the target's tiles among all targets'
 };
 struct ProjectRowsParams {
   const Bf16* x;  // [tokens, x_stride]; columns [0, cols of the targets) are read
   int x_stride;
   int tokens;
   int target_count;
-  ProjectTarget targets[kProjectTargetsMax];
+  RowsTarget targets[kRowsTargetsMax];
 };
 
 // Router and sort. In: logits FP32 [tokens, kExperts] and, if there is a shared expert, its gate's
@@ -93,7 +93,7 @@ struct ExpertPlan {
   int* tile_count;
   int* sorted;
   int* row_of;
-  int tile_rows;  // rows of a tile at most: 32, 64 or 128
+  int tile_rows;  // rows of a tile at most: 32 or 64, for W8A8 kW8a8TileRows
 };
 struct RouteRowsParams {
   const float* logits;

@@ -1,6 +1,6 @@
 // Dense projections of a prefill block: y = x W^T for up to four matrices of either format.
 //
-// A block of 256 threads makes one tile of 128 weight rows by 128, 64 or 32 tokens. Tiles are
+// A block of 256 threads makes one tile of 256 weight rows by 64 or 32 tokens. Tiles are
 // numbered so that neighbouring blocks share sixteen rows of tiles of x and walk the weights
 // together: a wave reads a few MB of either and the rest comes from L2.
 #include "constants.cuh"
@@ -25,7 +25,7 @@ __device__ TilePlace tile_place(int index, int token_tiles, int weight_tiles) {
 }
 
 // Two neighbouring outputs of one token.
-__device__ void put(const ProjectTarget& target, int token, int n, float low, float high) {
+__device__ void put(const RowsTarget& target, int token, int n, float low, float high) {
   const int64 at = int64(token) * target.out_stride + n;
   if (target.output == RowsOutput::kF32) {
     float* out = static_cast<float*>(target.out) + at;
@@ -44,7 +44,7 @@ __device__ void put(const ProjectTarget& target, int token, int n, float low, fl
 
 template <bool kFp8, int kTokens>
 __device__ __forceinline__ void project_tile(const ProjectRowsParams& p,
-                                             const ProjectTarget& target, int first_token,
+                                             const RowsTarget& target, int first_token,
                                              int first_row, char* shared) {
   using Tile = ProductTile<kFp8, kTokens>;
   const Matrix& w = target.weight;
@@ -57,8 +57,10 @@ __device__ __forceinline__ void project_tile(const ProjectRowsParams& p,
     return p.x + int64(first_token + row) * p.x_stride;
   };
   typename Tile::Sums sums = {};
-  const float* scales = w.scales + int64(first_row / 128) * ((w.cols + 127) / 128);
-  product_tile<kFp8, kTokens>(sums, weight_at, token_at, w.cols, scales, scales, shared);
+  const int warp_row = first_row + threadIdx.x / 32 * 32;
+  const float* scales = w.scales + int64(warp_row / 128) * ((w.cols + 127) / 128);
+  product_tile<kFp8, kTokens>(sums, weight_at, token_at, w.cols, scales, scales, warp_row >= w.rows,
+                              shared);
 #pragma unroll
   for (int j = 0; j < Tile::kColumns8; ++j) {
     const int token = first_token + Tile::token() + 8 * j;
@@ -80,7 +82,7 @@ __device__ __forceinline__ void project(const ProjectRowsParams& p) {
   const TilePlace place = tile_place(blockIdx.x, token_tiles, gridDim.x / token_tiles);
   int index = 0;
   while (index + 1 < p.target_count && place.weights >= p.targets[index + 1].first_tile) ++index;
-  const ProjectTarget& target = p.targets[index];
+  const RowsTarget& target = p.targets[index];
   const int first_row = (place.weights - target.first_tile) * kTileWeights;
   const int first_token = place.tokens * kTokens;
   if constexpr (kProjectionFp8) {
@@ -95,10 +97,6 @@ __device__ __forceinline__ void project(const ProjectRowsParams& p) {
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
-    project_rows_128(const __grid_constant__ ProjectRowsParams p) {
-  project<128>(p);
-}
-extern "C" __global__ void __launch_bounds__(kTileThreads, 2)
     project_rows_64(const __grid_constant__ ProjectRowsParams p) {
   project<64>(p);
 }

@@ -73,7 +73,7 @@ __device__ void quantise_256(const QuantisedRows& out, int row, int first,
             uint32(float_e4m3x2(values[6] * inverse, values[7] * inverse)) << 16;
   *reinterpret_cast<uint2*>(out.codes + int64(row) * out.cols + column) = codes;
   if (threadIdx.x % 16 == 0) {
-    out.scales[int64(column / kSliceColumns) * out.scale_stride + row] = largest / 448;
+    out.scales[int64(column / kScaleColumns) * out.scale_stride + row] = largest / 448;
   }
 }
 
@@ -152,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(kRowThreads)
   const Pack16* codes = reinterpret_cast<const Pack16*>(p.x.codes + int64(from) * p.x.cols);
   Pack16* out = reinterpret_cast<Pack16*>(p.out.codes + int64(row) * p.x.cols);
   for (int i = threadIdx.x % 32; i < p.x.cols / 16; i += 32) out[i] = codes[i];
-  for (int i = threadIdx.x % 32; i < p.x.cols / kSliceColumns; i += 32) {
+  for (int i = threadIdx.x % 32; i < p.x.cols / kScaleColumns; i += 32) {
     p.out.scales[int64(i) * p.out.scale_stride + row] =
         p.x.scales[int64(i) * p.x.scale_stride + from];
   }
