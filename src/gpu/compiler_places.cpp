@@ -33,8 +33,9 @@ std::vector<fs::path> entries(const fs::path& folder, std::string_view prefix) {
 void add_library(const fs::path& folder, const std::string& origin,
                  std::vector<CompilerPlace>& places) {
   for (const fs::path& file : entries(folder, "libnvrtc.so.")) {
-    if (std::count(file.filename().string().begin(), file.filename().string().end(), '.') != 2)
-      continue;  // the versioned file that libnvrtc.so.13 points to
+    const std::string name = file.filename();
+    // Not libnvrtc.so.13.0.88, to which libnvrtc.so.13 points.
+    if (std::count(name.begin(), name.end(), '.') != 2) continue;
     places.push_back({file.string(), origin});
   }
 }
