@@ -23,13 +23,3 @@ template <int kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-__device__ __forceinline__ uint32 load_shared_4(uint32 from) {
-  uint32 word;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from));
-  return word;
-}
-__device__ __forceinline__ uint2 load_shared_8(uint32 from) {
-  uint2 words;
-  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(words.x), "=r"(words.y) : "r"(from));
-  return words;
-}

@@ -68,7 +68,7 @@ __device__ __forceinline__ uint32 widen_e4m3x2(uint32 codes) {
 
 // The A registers of MMA step `s` of both fragments.
 template <bool kFp8, int kTokens>
-__device__ __forceinline__ void load_weights(uint32 (&a)[2][4], uint32 stage, int s) {
+__device__ __forceinline__ void load_weights(uint32 (&a)[2][4], const char* stage, int s) {
   using Tile = ProductTile<kFp8, kTokens>;
   const int t = threadIdx.x % 4;
 #pragma unroll
@@ -77,12 +77,13 @@ __device__ __forceinline__ void load_weights(uint32 (&a)[2][4], uint32 stage, in
     for (int half = 0; half < 2; ++half) {
       const int row = Tile::weight_row() + 16 * f + half;
       if constexpr (kFp8) {
-        const uint32 codes = load_shared_4(stage + Tile::weight_offset(row, s) + t * 4);
+        const uint32 codes =
+            *reinterpret_cast<const uint32*>(stage + Tile::weight_offset(row, s) + t * 4);
         a[f][half] = widen_e4m3x2(__byte_perm(codes, 0, 0x4140));
         a[f][2 + half] = widen_e4m3x2(__byte_perm(codes, 0, 0x4342));
       } else {
-        const uint2 pairs =
-            load_shared_8(stage + Tile::weight_offset(row, 2 * s + t / 2) + t % 2 * 8);
+        const uint2 pairs = *reinterpret_cast<const uint2*>(
+            stage + Tile::weight_offset(row, 2 * s + t / 2) + t % 2 * 8);
         a[f][half] = pairs.x;
         a[f][2 + half] = pairs.y;
       }
@@ -93,7 +94,7 @@ __device__ __forceinline__ void load_weights(uint32 (&a)[2][4], uint32 stage, in
 // sums += products of the stage at `stage` in shared memory, unscaled.
 template <bool kFp8, int kTokens>
 __device__ __forceinline__ void multiply_stage(typename ProductTile<kFp8, kTokens>::Sums& sums,
-                                               uint32 stage) {
+                                               const char* stage) {
   using Tile = ProductTile<kFp8, kTokens>;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -102,8 +103,8 @@ __device__ __forceinline__ void multiply_stage(typename ProductTile<kFp8, kToken
     load_weights<kFp8, kTokens>(a, stage, s);
 #pragma unroll
     for (int j = 0; j < Tile::kColumns8; ++j) {
-      const uint2 b =
-          load_shared_8(stage + Tile::token_offset(g + 8 * j, 2 * s + t / 2) + t % 2 * 8);
+      const uint2 b = *reinterpret_cast<const uint2*>(
+          stage + Tile::token_offset(g + 8 * j, 2 * s + t / 2) + t % 2 * 8);
 #pragma unroll
       for (int f = 0; f < 2; ++f) {
         mma_bf16(sums[j][f], a[f][0], a[f][1], a[f][2], a[f][3], b.x, b.y);
@@ -172,7 +173,7 @@ __device__ __forceinline__ void product_tile(typename ProductTile<kFp8, kTokens>
     __syncthreads();
     copy_stage(stage + Tile::kStages - 1);
     if (idle) continue;
-    const uint32 slot = base + stage % Tile::kStages * Tile::kStageBytes;
+    const char* slot = shared + stage % Tile::kStages * Tile::kStageBytes;
     if constexpr (!kFp8) {
       multiply_stage<kFp8, kTokens>(sums, slot);
     } else {
