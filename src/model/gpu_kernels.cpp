@@ -37,6 +37,15 @@ int to_int(int64_t value) {
   return static_cast<int>(value);
 }
 
+cuda::AttentionShape attention_shape(const cuda::Constants& k) {
+  return {.heads = k.heads,
+          .kv_heads = k.kv_heads,
+          .head_dim = k.head_dim,
+          .has_gate = k.has_gate,
+          .multiprocessors = k.multiprocessors,
+          .arch = k.arch};
+}
+
 }  // namespace
 
 Status check_gpu_limits(const ModelConfig& c) {
@@ -46,7 +55,7 @@ Status check_gpu_limits(const ModelConfig& c) {
       {"delta-net width", c.gdn_value_total(), cuda::kDecodeColumnsMax, 8},
       {"expert width", c.expert_dim, cuda::kDecodeColumnsMax, 8},
       {"shared expert width", c.shared_expert_dim, cuda::kDecodeColumnsMax, 8},
-      {"head size", c.head_dim, 256, 8},
+      {"head size", c.head_dim, 256, 32},
       {"delta-net key size", c.gdn_key_dim, 128, 4},
       {"delta-net value size", c.gdn_value_dim, 128, 4},
       {"number of convolution taps", c.gdn_conv_taps, 8, 1},
@@ -94,13 +103,18 @@ cuda::Constants gpu_constants(const ModelConfig& c, const GpuFormats& formats,
   return k;
 }
 
-std::vector<std::string> gpu_programs(const ModelConfig& config, const GpuFormats& formats) {
+std::vector<std::string> gpu_programs(const ModelConfig& config, const GpuFormats& formats,
+                                      const cuda::Constants& k) {
   std::vector<std::string> programs = {
-      "decode_project.cu",    "decode_experts.cu", "decode_head.cu",   "attention_step.cu",
-      "attention_prefill.cu", "prefill_rows.cu",   "prefill_route.cu", "prefill_project.cu",
-      "prefill_experts.cu",   "read_speed.cu",     "random_fill.cu"};
+      "decode_project.cu",  "decode_experts.cu", "decode_head.cu",
+      "prefill_rows.cu",    "prefill_route.cu",  "prefill_project.cu",
+      "prefill_experts.cu", "read_speed.cu",     "random_fill.cu"};
+  for (std::string& program : cuda::attention_programs(attention_shape(k))) {
+    programs.push_back(std::move(program));
+  }
   if (has_delta(config)) {
-    programs.insert(programs.end(), {"delta_step.cu", "delta_prepare.cu", "delta_scan.cu", "delta_finish.cu"});
+    programs.insert(programs.end(),
+                    {"delta_step.cu", "delta_prepare.cu", "delta_scan.cu", "delta_finish.cu"});
   }
   if (fits_w8a8(config, formats)) {
     programs.insert(programs.end(), {"w8a8_dense.cu", "w8a8_experts.cu"});
@@ -116,7 +130,7 @@ Result<GpuKernels> build_gpu_kernels(const std::shared_ptr<gpu::Device>& device,
   const cuda::Constants k = gpu_constants(c, formats, info);
   gpu::BuildRequest request;
   request.sources = cuda::sources();
-  request.programs = gpu_programs(c, formats);
+  request.programs = gpu_programs(c, formats, k);
   request.constants = cuda::constants_text(k);
   GpuKernels kernels;
   ASSIGN_OR_RETURN(kernels.set, gpu::KernelSet::build(device, request, progress));
@@ -128,12 +142,7 @@ Result<GpuKernels> build_gpu_kernels(const std::shared_ptr<gpu::Device>& device,
                                                    .shared_dim = k.shared_dim,
                                                    .multiprocessors = k.multiprocessors,
                                                    .arch = k.arch});
-  kernels.attention = cuda::AttentionKernels::find(set, {.heads = k.heads,
-                                                         .kv_heads = k.kv_heads,
-                                                         .head_dim = k.head_dim,
-                                                         .has_gate = k.has_gate,
-                                                         .multiprocessors = k.multiprocessors,
-                                                         .arch = k.arch});
+  kernels.attention = cuda::AttentionKernels::find(set, attention_shape(k));
   if (has_delta(c)) {
     kernels.delta = cuda::DeltaKernels::find(set, {.key_heads = k.key_heads,
                                                    .value_heads = k.value_heads,
@@ -147,7 +156,8 @@ Result<GpuKernels> build_gpu_kernels(const std::shared_ptr<gpu::Device>& device,
                                                      .top_k = k.top_k,
                                                      .expert_dim = k.expert_dim,
                                                      .shared_dim = k.shared_dim,
-                                                     .multiprocessors = k.multiprocessors});
+                                                     .multiprocessors = k.multiprocessors,
+                                                     .arch = k.arch});
   kernels.has_w8a8 = fits_w8a8(c, formats);
   if (kernels.has_w8a8) {
     kernels.w8a8 = cuda::find_w8a8_kernels(set, k.arch, k.multiprocessors);

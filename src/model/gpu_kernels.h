@@ -27,8 +27,9 @@ Status check_gpu_limits(const ModelConfig& config);
 cuda::Constants gpu_constants(const ModelConfig& config, const GpuFormats& formats,
                               const gpu::DeviceInfo& device);
 
-// Programs a model of that config uses, by the names of their sources.
-std::vector<std::string> gpu_programs(const ModelConfig& config, const GpuFormats& formats);
+// Programs a model of that config uses on that GPU, by the names of their sources.
+std::vector<std::string> gpu_programs(const ModelConfig& config, const GpuFormats& formats,
+                                      const cuda::Constants& constants);
 
 struct GpuKernels {
   std::shared_ptr<const gpu::KernelSet> set;

@@ -135,6 +135,9 @@ AttentionKernels AttentionKernels::find(const gpu::KernelSet&, const AttentionSh
   kernels.shape = shape;
   return kernels;
 }
+std::vector<std::string> attention_programs(const AttentionShape&) {
+  return {};
+}
 int64_t attention_step_workspace_bytes(const AttentionShape&, int tokens) {
   return 256 * tokens;
 }
