@@ -50,9 +50,11 @@ TEST_F(PrefillProducts, ProjectionsEqualTheirOracleForEveryFormatAndOutput) {
         for (int i = k; i < stride; ++i) x[size_t(t * stride + i)] = std::nanf("");
       }
       const auto device_x = upload(*stream, bf16_of(x));
-      const std::vector<OwnedMatrix> weights = {
-          random_matrix(random_, model.dtype, 322, k), random_matrix(random_, DType::kBF16, 1, k),
-          random_matrix(random_, model.dtype, 256, k), random_matrix(random_, DType::kBF16, 34, k)};
+      std::vector<OwnedMatrix> weights;  // moved, never copied: views point into them
+      weights.push_back(random_matrix(random_, model.dtype, 322, k));
+      weights.push_back(random_matrix(random_, DType::kBF16, 1, k));
+      weights.push_back(random_matrix(random_, model.dtype, 256, k));
+      weights.push_back(random_matrix(random_, DType::kBF16, 34, k));
       const RowsOutput outputs[] = {RowsOutput::kBf16, RowsOutput::kF32, RowsOutput::kAddBf16,
                                     RowsOutput::kF32};
       std::vector<std::unique_ptr<DeviceMatrix>> matrices;
@@ -132,8 +134,8 @@ TEST_F(PrefillProducts, ATokensProjectionIsTheSameBitsWhateverTheBlock) {
 
 // The experts of a model, on the host and on the device, and a block's routing.
 struct ExpertsCase {
-  ExpertsCase(gpu::Stream& stream, Random& random, const PrefillModel& model)
-      : model(model), shape(shape_of(model.constants)) {
+  ExpertsCase(gpu::Stream& stream, Random& random, const PrefillModel& of)
+      : model(of), shape(shape_of(of.constants)) {
     for (int e = 0; e < shape.experts; ++e) add(random, shape.expert_dim, views);
     records = std::make_unique<DeviceRecords>(stream, views);
     if (shape.shared_dim == 0) return;

@@ -16,10 +16,10 @@ inline constexpr int kRouteThreads = 256;
 inline constexpr int kPlanThreads = 1024;
 inline constexpr int kLaneExperts = (kExperts + 31) / 32;
 
-// Larger logit, larger key; NaN below all numbers. 0 stands for "taken".
+// Larger logit, larger key, zeros of either sign alike; NaN below all numbers. 0: taken or absent.
 __device__ uint32 order_key(float logit) {
   if (logit != logit) return 1;
-  const uint32 bits = __float_as_uint(logit);
+  const uint32 bits = __float_as_uint(logit + 0.0f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 __device__ float key_logit(uint32 key) {

@@ -62,7 +62,7 @@ __device__ void quantise_256(const QuantisedRows& out, int row, int first,
   for (int step = 8; step > 0; step /= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
   }
-  largest = fmaxf(largest, 0x1p-100f);  // a row of zeros: codes 0, whatever the scale
+  largest = fmaxf(largest, 0x1p-100f);  // of zeros: codes 0 and a finite quotient below
   const int column = first + lane_column();
   if (column >= out.cols) return;
   const float inverse = 448 / largest;
