@@ -1,3 +1,4 @@
+// Host memory behind the calls of src/gpu; see host_device.h for what it is for.
 #include "tests/wiring/host_device.h"
 
 #include <algorithm>
