@@ -1,7 +1,7 @@
 // Compiled kernels and how they are started.
 //
-// Invariant: a Kernel stays valid while the KernelSet it came from lives. launch() only enqueues: it
-// never blocks or allocates, and may be captured into a graph. Parameters are one plain struct
+// Invariant: a Kernel stays valid while the KernelSet it came from lives. launch() only enqueues:
+// it never blocks or allocates, and may be captured into a graph. Parameters are one plain struct
 // passed by value (src/kernels/cuda/params.h); a wrong size is a CHECK.
 #pragma once
 
@@ -25,7 +25,7 @@ struct Kernel {
   void* function = nullptr;  // CUfunction
   std::string_view name;
   int registers = 0;
-  int local_bytes = 0;   // per thread; more than 0 means spills or a stack frame
+  int local_bytes = 0;  // a thread; more than 0 means spills or a stack frame
   int static_shared = 0;
   int param_bytes = 0;
 
@@ -33,8 +33,8 @@ struct Kernel {
 };
 
 struct LaunchShape {
-  Dim grid;
-  Dim block;
+  Dim grid = {};
+  Dim block = {};
   int shared_bytes = 0;       // dynamic; may exceed 48 KiB
   int cluster = 1;            // blocks a cluster along x, sm_90 and later
   bool programmatic = false;  // may start before the previous kernel has drained (grid.cuh)

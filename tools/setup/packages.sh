@@ -50,7 +50,7 @@ require_packages() {
 
 # What building the engine takes.
 build_packages="g++ cmake ninja-build libsimdjson-dev nlohmann-json3-dev libcli11-dev
-  libspdlog-dev libfmt-dev libutf8proc-dev"
+  libspdlog-dev libfmt-dev libutf8proc-dev libxxhash-dev"
 # What the tests take besides.
 test_packages="libgtest-dev libbenchmark-dev"
 # What ./test --long takes besides: a compiler with libFuzzer.

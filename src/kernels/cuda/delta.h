@@ -25,7 +25,7 @@ namespace moray::cuda {
 // The dimensions the kernels were compiled for, as the launchers need them.
 struct DeltaShape {
   int key_heads, value_heads, key_dim, value_dim, taps;
-  int arch;  // 890, 900 or 1200
+  int arch;  // 89, 90 or 120
 
   int channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
 };
@@ -37,7 +37,8 @@ struct DeltaKernels {
   gpu::Kernel finish;   // prefill: gated norm; what the next call needs of convolution and keys
   DeltaShape shape;
 
-  // Entry points of the programs "delta_step.cu" and "delta_prefill.cu".
+  // Entry points of the programs "delta_step.cu", "delta_prepare.cu", "delta_scan.cu" and
+  // "delta_finish.cu".
   static DeltaKernels find(const gpu::KernelSet& kernels, const DeltaShape& shape);
 };
 

@@ -6,8 +6,8 @@
 
 namespace moray::cuda {
 
-// A weight matrix in device memory, row-major: W[n, k] at data + (n * stride + k) elements, stride a
-// multiple of 64 elements, 256-byte aligned, columns [cols, stride) zero. Codes as published;
+// A weight matrix in device memory, row-major: W[n, k] at data + (n * stride + k) elements, stride
+// a multiple of 64 elements, 256-byte aligned, columns [cols, stride) zero. Codes as published;
 // kFp8: times scales[n / 128 * scale_cols + k / 128], scale_cols = ceil(cols / 128), FP32.
 enum class Format : int { kFp8 = 0, kBf16 = 1, kF32 = 2 };
 struct Matrix {
@@ -35,10 +35,10 @@ struct Step {
 struct ExpertRecords {
   const char* base;
   long long record_bytes;
-  int up, down;                                // byte offsets in a record; gate is at 0
-  int gate_scales, up_scales, down_scales;     // kFp8 only
-  int width;                                   // I
-  int gate_stride, down_stride;                // elements a row
+  int up, down;                             // byte offsets in a record; gate is at 0
+  int gate_scales, up_scales, down_scales;  // kFp8 only
+  int width;                                // I
+  int gate_stride, down_stride;             // elements a row
   Format format;
 };
 

@@ -13,7 +13,7 @@ namespace moray::cuda {
 
 inline constexpr int kPrefillTokensMax = 8192;
 inline constexpr int kPlanChunkTokens = 32;  // tokens of one count in the sort
-inline constexpr int kProjectTargetsMax = 4;
+inline constexpr int kRowsTargetsMax = 4;
 
 using Bf16 = unsigned short;
 
@@ -60,7 +60,7 @@ enum class RowsOutput : int { kBf16 = 0, kF32 = 1, kAddBf16 = 2 };
 
 // out[t, n] = x[t] . W[n], accumulated in FP32 (FP8: per 64 columns, then times the block's scale);
 // kAddBf16: out = round(out + y). Targets may differ in format and output.
-struct ProjectTarget {
+struct RowsTarget {
   Matrix weight;
   void* out;
   int out_stride;  // elements; kBf16 and kAddBf16: even
@@ -72,7 +72,7 @@ struct ProjectRowsParams {
   int x_stride;
   int tokens;
   int target_count;
-  ProjectTarget targets[kProjectTargetsMax];
+  RowsTarget targets[kRowsTargetsMax];
 };
 
 // Router and sort. In: logits FP32 [tokens, kExperts] and, if there is a shared expert, its gate's

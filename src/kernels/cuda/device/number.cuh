@@ -17,7 +17,9 @@ struct alignas(16) Pack16 {  // one 16-byte access
 
 __device__ __forceinline__ float bits_float(uint32 bits) { return __uint_as_float(bits); }
 
-__device__ __forceinline__ float bf16_float(uint16 value) { return bits_float(uint32(value) << 16); }
+__device__ __forceinline__ float bf16_float(uint16 value) {
+  return bits_float(uint32(value) << 16);
+}
 __device__ __forceinline__ float bf16_low(uint32 pair) { return bits_float(pair << 16); }
 __device__ __forceinline__ float bf16_high(uint32 pair) { return bits_float(pair & 0xffff0000u); }
 
