@@ -103,8 +103,8 @@ struct GateUpEpilogue {
       const int64 r = tile.x_row + row + 8 * half;
       const int channel = tile.low - 64;
       const bool valid = row + 8 * half < tile.rows;
-      const float scale = store_row_quantised(first, value,
-                                              p.inner.codes + r * p.inner.cols + channel, valid);
+      const float scale =
+          store_row_quantised(first, value, p.inner.codes + r * p.inner.cols + channel, valid);
       if (valid && threadIdx.x % 4 == 0) {
         p.inner.scales[int64(channel / kScaleColumns) * p.inner.scale_stride + r] = scale;
       }

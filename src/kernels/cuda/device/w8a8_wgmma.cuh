@@ -16,14 +16,12 @@
 #include "w8a8_tile.cuh"
 #include "wgmma.cuh"
 
-inline constexpr int kWgmmaThreads = 384;
-
 #if __CUDA_ARCH__ == 900
 
-inline constexpr int kStages = 6;
+inline constexpr int kStages = kWgmmaBlock.stages;
 inline constexpr int kHalfBytes = 64 * kScaleColumns;  // one box
-inline constexpr int kStageBytes = 4 * kHalfBytes;  // x rows 0..63, 64..127, weights low, high
-inline constexpr int kBarrierBytes = 128;
+inline constexpr int kStageBytes = 4 * kHalfBytes;     // x rows 0..63, 64..127, weights low, high
+static_assert(kStageBytes == kW8a8StageBytes && kStages * 16 <= kW8a8BarrierBytes);
 
 struct Ring {
   uint32 base;       // of stage 0, 1024-byte aligned; the barriers follow the last stage
@@ -41,13 +39,13 @@ struct Ring {
   }
 };
 
-// 32 KiB behind the barriers, for an epilogue that asks for them: float i of this multiplying thread
-// at [256 i].
+// 32 KiB behind the barriers, for an epilogue that asks for them: float i of this multiplying
+// thread at [256 i].
 __device__ __forceinline__ float* spare_floats() {
   extern __shared__ char w8a8_shared[];
   const uint32 start = shared_address(w8a8_shared);
   const uint32 base = (start + 1023) & ~1023u;
-  char* spare = w8a8_shared + (base - start) + kStages * kStageBytes + kBarrierBytes;
+  char* spare = w8a8_shared + (base - start) + kStages * kStageBytes + kW8a8BarrierBytes;
   return reinterpret_cast<float*>(spare) + (threadIdx.x - 128);
 }
 
@@ -166,7 +164,8 @@ __device__ __forceinline__ void consume(Work& work, Epilogue& epilogue, Ring rin
   const int row = threadIdx.x / 32 * 16 - 64 + lane / 4;  // of the tile; row + 8 as well
   const int stride = gridDim.x / blocks;
   const int slices = work.slices();
-  for (Cursor at{int(blockIdx.x) / blocks, 0}; at.item < work.items(); at = after<Work>(at, stride)) {
+  for (Cursor at{int(blockIdx.x) / blocks, 0}; at.item < work.items();
+       at = after<Work>(at, stride)) {
     const Tile tile = work.tile(at, rank);
     if (tile.rows <= 64 * consumer.warpgroup) {
       for (int slice = 0; slice < slices; ++slice) consumer.skip();
