@@ -87,11 +87,11 @@ void norm_head(gpu::Stream& stream, const DecodeKernels& kernels, const NormHead
 // Blocks of norm_head's grid, so Candidates a row; depends on the multiprocessors alone.
 int head_candidates(const DecodeKernels& kernels);
 
-// chosen[r] = the sampleable id of the largest logit of row r (ties: lower id; no sampleable number
-// at all: the lowest sampleable id). If `step` is given, then the next step is prepared: position
-// += count, count = 1, tokens[0] = chosen[rows - 1]; and if `ring` is given, the 64-bit entry
-// (position % ring_entries), with the new position, becomes (position << 32 | token), visible to a
-// host that polls it.
+// chosen[r] = the sampleable id of the largest finite logit of row r (ties: lower id), or -1 where
+// there is none, which a caller takes as an error of the model. If `step` is given, then the next
+// step is prepared: position += count, count = 1, tokens[0] = chosen[rows - 1]; and if `ring` is
+// given, its 64-bit entry (position % ring_entries), with the new position, becomes
+// (position << 32 | token as 32 bits), visible to a host that polls it.
 void greedy_step(gpu::Stream& stream, const DecodeKernels& kernels, const GreedyParams& params);
 
 }  // namespace moray::cuda

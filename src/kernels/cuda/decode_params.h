@@ -19,6 +19,68 @@ inline constexpr int kRoutedExpertsMax = 512;
 inline constexpr int kTopKMax = 16;
 inline constexpr int kTileRows = 16;  // rows of a matrix that one product takes
 
+// Shapes of a block, shared by launchers and kernels. A block has one warp for each slice of the
+// columns, and as many groups of such warps as make at least 8; each group has tiles of its own.
+constexpr int slices_of(int columns) {
+  return (columns + kSliceColumns - 1) / kSliceColumns;
+}
+constexpr int groups_of(int columns) {
+  return (7 + slices_of(columns)) / slices_of(columns);
+}
+constexpr int warps_of(int columns) {
+  return slices_of(columns) * groups_of(columns);
+}
+// Groups of weights (4 KiB) that a warp has in flight. 8 warps x 3 are 96 KiB a multiprocessor on
+// sm_90, half of its shared memory, so that two kernels overlap; sm_89 and sm_120 have 100 KiB.
+constexpr int ring_depth(int arch, int tokens) {
+  return arch == 900 ? (tokens <= 8 ? 3 : 2) : (tokens <= 8 ? 2 : 1);
+}
+// norm_head has no kernel worth overlapping with and takes most of the shared memory.
+constexpr int head_ring_depth(int arch, int tokens) {
+  return arch == 900 ? (tokens <= 8 ? 5 : 4) : ring_depth(arch, tokens);
+}
+// project_add: a block has one tile a group, so more slots than its parts would be idle.
+constexpr int add_ring_depth(int arch, bool fp8) {
+  return arch == 900 && !fp8 ? 2 : 1;
+}
+inline constexpr int kRingSlotBytes = 16 * 256 + 16;
+// experts_down: warps of a block. One token has top_k + 1 entries of one slice set each; at most 24
+// warps keep 80 registers a thread, 16 tokens need 128; sm_89 and sm_120 have less shared memory.
+constexpr int down_warps(int arch, int tokens, int top_k, int expert_dim, int shared_dim) {
+  const int slices = slices_of(expert_dim > shared_dim ? expert_dim : shared_dim);
+  const int limit = arch == 900 ? (tokens <= 8 ? 24 : 16) : 12;
+  const int entries = top_k + (shared_dim > 0 ? 1 : 0);
+  const int groups = limit / slices < entries ? limit / slices : entries;
+  return slices * (groups < 1 ? 1 : groups);
+}
+constexpr int down_ring_depth(int arch) {
+  return arch == 900 ? 2 : 1;
+}
+// A warp's scratch: normed vectors of 4 tokens on their way into registers, then the sums of two
+// batches of kBatchTiles tiles.
+inline constexpr int kBatchTiles = 2;
+inline constexpr int kStagedTokenBytes = kSliceColumns * 2 + 16;  // 16: spreads tokens over banks
+inline constexpr int kPartialTokenFloats = kTileRows + 4;         // 4: likewise
+constexpr int scratch_bytes(int tokens) {
+  const int staged = (tokens < 4 ? tokens : 4) * kStagedTokenBytes;
+  const int partials = 2 * kBatchTiles * tokens * kPartialTokenFloats * 4;
+  return staged > partials ? staged : partials;
+}
+constexpr int add_scratch_bytes(int tokens) {  // a warp of project_add: one tile
+  return tokens * kPartialTokenFloats * 4;
+}
+// experts_down: rings, then the products [tokens, top_k + 1, slices, kTileRows], in whose place the
+// choice of experts uses 16 bytes an expert before.
+constexpr int down_shared_bytes(int arch, int tokens, int top_k, int experts, int expert_dim,
+                                int shared_dim) {
+  const int slices = slices_of(expert_dim > shared_dim ? expert_dim : shared_dim);
+  const int products = tokens * (top_k + 1) * slices * kTileRows * 4;
+  const int choice = tokens > 1 ? experts * 16 : 0;
+  return down_warps(arch, tokens, top_k, expert_dim, shared_dim) * down_ring_depth(arch) *
+             kRingSlotBytes +
+         (products > choice ? products : choice);
+}
+
 struct EmbedParams {
   const Step* step;
   Matrix table;        // [vocab, hidden] kBf16; may lie in pinned host memory

@@ -1,0 +1,36 @@
+#include "src/kernels/cuda/catalogue.h"
+
+#include <array>
+
+namespace moray::cuda {
+namespace {
+
+bool has_fp8_experts(const Constants& constants) {
+  return constants.expert_fp8;
+}
+
+constexpr std::array kPromises = {
+    Promise{"random_*", kEveryArch, "STG.E"},
+    Promise{"w8a8_*", kSm90, "QGMMA", has_fp8_experts},
+    Promise{"w8a8_*", kSm120, "QMMA", has_fp8_experts},
+    Promise{"w8a8_*", kSm89, "QMMA", has_fp8_experts},
+};
+
+constexpr std::array<LocalMemory, 0> kLocalMemory = {};
+
+}  // namespace
+
+std::span<const Promise> promises() {
+  return kPromises;
+}
+
+std::span<const LocalMemory> local_memory() {
+  return kLocalMemory;
+}
+
+bool names(std::string_view pattern, std::string_view kernel) {
+  if (!pattern.ends_with('*')) return pattern == kernel;
+  return kernel.starts_with(pattern.substr(0, pattern.size() - 1));
+}
+
+}  // namespace moray::cuda
