@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kRowsABlock = 8;  // of the row-wise kernels, a warp each
 constexpr int kThreads = 256;
-constexpr int kPlanThreads = 1024;
-constexpr int kTileWeights = 256;  // product_tile.cuh
+constexpr int kRouteThreads = 1024;  // of route_rows and plan_tiles
+constexpr int kTileWeights = 256;    // product_tile.cuh
 
 int ceil_div(int a, int b) {
   return (a + b - 1) / b;
@@ -171,10 +171,9 @@ void project_rows(gpu::Stream& stream, const PrefillKernels& kernels, ProjectRow
 void route_rows(gpu::Stream& stream, const PrefillKernels& kernels, const RouteRowsParams& params) {
   if (params.tokens == 0) return;
   const int chunks = ceil_div(params.tokens, kPlanChunkTokens);
-  const gpu::LaunchShape by_chunk{.grid = grid(chunks), .block = {kThreads}};
-  gpu::launch(stream, kernels.route_rows, by_chunk, params);
-  gpu::launch(stream, kernels.plan_tiles, {.grid = grid(1), .block = {kPlanThreads}}, params);
-  gpu::launch(stream, kernels.place_rows, by_chunk, params);
+  gpu::launch(stream, kernels.route_rows, {.grid = grid(chunks), .block = {kRouteThreads}}, params);
+  gpu::launch(stream, kernels.plan_tiles, {.grid = grid(1), .block = {kRouteThreads}}, params);
+  gpu::launch(stream, kernels.place_rows, {.grid = grid(chunks), .block = {kThreads}}, params);
 }
 
 void gate_up_rows(gpu::Stream& stream, const PrefillKernels& kernels, GateUpRowsParams params) {

@@ -61,30 +61,33 @@ struct ProductTile {
 // become 480, and no weight of a checkpoint is one.
 __device__ __forceinline__ uint32 widen_e4m3x2(uint32 codes) {
   const uint32 magnitude = (codes * 16) & 0x07f007f0u;
-  const uint32 factor = ((codes * 256) & 0x80008000u) | 0x7b807b80u;  // +-2^120
   uint32 pair;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(magnitude), "r"(factor), "r"(0x80008000u));
-  return pair;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+      : "=r"(pair)
+      : "r"(magnitude), "r"(0x7b807b80u), "r"(0x80008000u));  // times 2^120
+  return ((codes * 256) & 0x80008000u) | pair;
 }
 
-// The A registers of MMA step `s` of both fragments.
+// The A registers of MMA step `s` of both fragments. `stage` is in shared memory.
 template <bool kFp8, int kTokens>
 __device__ __forceinline__ void load_weights(uint32 (&a)[2][4], const char* stage, int s) {
   using Tile = ProductTile<kFp8, kTokens>;
   const int t = threadIdx.x % 4;
+  constexpr int kRowBytes = kStageColumns * (kFp8 ? 1 : 2);
 #pragma unroll
-  for (int f = 0; f < 2; ++f) {
+  for (int half = 0; half < 2; ++half) {
+    const int row = Tile::weight_row() + half;
+    // Sixteen rows on a chunk has the same place in its line: fragments are a constant apart.
+    const char* from = stage + Tile::weight_offset(row, kFp8 ? s : 2 * s + t / 2);
+    from += kFp8 ? t * 4 : t % 2 * 8;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = Tile::weight_row() + 16 * f + half;
+    for (int f = 0; f < 2; ++f) {
       if constexpr (kFp8) {
-        const uint32 codes =
-            *reinterpret_cast<const uint32*>(stage + Tile::weight_offset(row, s) + t * 4);
+        const uint32 codes = *reinterpret_cast<const uint32*>(from + f * 16 * kRowBytes);
         a[f][half] = widen_e4m3x2(__byte_perm(codes, 0, 0x4140));
         a[f][2 + half] = widen_e4m3x2(__byte_perm(codes, 0, 0x4342));
       } else {
-        const uint2 pairs = *reinterpret_cast<const uint2*>(
-            stage + Tile::weight_offset(row, 2 * s + t / 2) + t % 2 * 8);
+        const uint2 pairs = *reinterpret_cast<const uint2*>(from + f * 16 * kRowBytes);
         a[f][half] = pairs.x;
         a[f][2 + half] = pairs.y;
       }
@@ -102,10 +105,10 @@ __device__ __forceinline__ void multiply_stage(typename ProductTile<kFp8, kToken
   for (int s = 0; s < 4; ++s) {
     uint32 a[2][4];
     load_weights<kFp8, kTokens>(a, stage, s);
+    const char* from = stage + Tile::token_offset(g, 2 * s + t / 2) + t % 2 * 8;
 #pragma unroll
-    for (int j = 0; j < Tile::kColumns8; ++j) {
-      const uint2 b = *reinterpret_cast<const uint2*>(
-          stage + Tile::token_offset(g + 8 * j, 2 * s + t / 2) + t % 2 * 8);
+    for (int j = 0; j < Tile::kColumns8; ++j) {  // eight rows on a chunk has the same place
+      const uint2 b = *reinterpret_cast<const uint2*>(from + j * 8 * kStageColumns * 2);
 #pragma unroll
       for (int f = 0; f < 2; ++f) {
         mma_bf16(sums[j][f], a[f][0], a[f][1], a[f][2], a[f][3], b.x, b.y);
@@ -184,12 +187,8 @@ __device__ __forceinline__ void product_tile(typename ProductTile<kFp8, kTokens>
   const int token_row = threadIdx.x / 8, token_chunk = threadIdx.x % 8;
   const uint32 weight_to = base + Tile::weight_offset(weight_row, weight_chunk);
   const uint32 token_to = base + Tile::token_offset(token_row, token_chunk);
-  uint32 weight_from[Tile::kWeightCopies], token_from[Tile::kTokenCopies];
+  uint32 token_from[Tile::kTokenCopies];
   constexpr int kWeightStep = kTileThreads / Tile::kWeightChunks, kTokenStep = kTileThreads / 8;
-#pragma unroll
-  for (int i = 0; i < Tile::kWeightCopies; ++i) {
-    weight_from[i] = weights.at(weight_row + i * kWeightStep);
-  }
 #pragma unroll
   for (int i = 0; i < Tile::kTokenCopies; ++i) {
     token_from[i] = tokens.at(token_row + i * kTokenStep);
@@ -201,9 +200,10 @@ __device__ __forceinline__ void product_tile(typename ProductTile<kFp8, kTokens>
                          stage * (Tile::kWeightChunks * 16);
 #pragma unroll
       for (int i = 0; i < Tile::kWeightCopies; ++i) {
-        const bool there = weight_from[i] != kAbsent;
+        const uint32 row = weights.at(weight_row + i * kWeightStep);
+        const bool there = row != kAbsent;
         copy_16(weight_to + slot + i * kWeightStep * Tile::kWeightChunks * 16,
-                from + (there ? weight_from[i] : 0), there ? 16 : 0);
+                from + (there ? row : 0), there ? 16 : 0);
       }
       const int left = (columns - stage * kStageColumns - token_chunk * 8) * 2;
       const int bytes = min(max(left, 0), 16);
