@@ -91,7 +91,7 @@ struct DeviceMatrix {
                                                                int(q.cols),  Format::kFp8} {}
 };
 
-constexpr float kActivationScale = 0x1p-9f, kWeightScale = 0x1p-12f;
+constexpr float kActivationScale = 0x1p-5f, kWeightScale = 0x1p-12f;
 
 struct DenseCase {
   int64_t tokens, k;
