@@ -159,11 +159,17 @@ class LoadedSet final : public KernelSet {
     }
     kernel.param_bytes = listed.param_bytes;
     const int dynamic_max = on.info().shared_bytes_max - kernel.static_shared;
-    RETURN_IF_ERROR(
-        check(api,
-              api.function_set_attribute(kernel.function, FunctionAttribute::kDynamicSharedBytesMax,
-                                         dynamic_max),
-              what));
+    const std::pair<FunctionAttribute, int> set[] = {
+        {FunctionAttribute::kDynamicSharedBytesMax, dynamic_max},
+        // Kernels that start early share a multiprocessor with the one before them; were their
+        // divisions of its memory different, it would drain first.
+        {FunctionAttribute::kSharedCarveoutPercent, 100},
+    };
+    for (const auto& [attribute, value] : set) {
+      if (attribute == FunctionAttribute::kSharedCarveoutPercent && on.info().major < 9) continue;
+      RETURN_IF_ERROR(
+          check(api, api.function_set_attribute(kernel.function, attribute, value), what));
+    }
     CHECK(kernels_.emplace(listed.name, kernel).second, "two kernels named", listed.name);
     return Status();
   }

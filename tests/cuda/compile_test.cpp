@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 
 #include "src/gpu/compiler.h"
@@ -16,6 +15,7 @@
 #include "src/gpu/program.h"
 #include "src/kernels/cuda/catalogue.h"
 #include "src/kernels/cuda/sources.h"
+#include "tests/cuda/build_folder.h"
 #include "tests/cuda/cases.h"
 #include "tests/cuda/sass.h"
 #include "tests/support/temp_folder.h"
@@ -34,23 +34,6 @@ int shared_bytes_max(int arch) {
 
 unsigned arch_bit(int arch) {
   return arch == 89 ? cuda::kSm89 : arch == 90 ? cuda::kSm90 : cuda::kSm120;
-}
-
-// NVRTC of the build folder and nothing else, so that every machine tests the same compiler.
-gpu::Environment build_environment() {
-  gpu::Environment environment;
-  environment.program_folder = MORAY_BUILD_DIR;
-  environment.cache_home = std::string(MORAY_BUILD_DIR) + "/cuda-cache";
-  return environment;
-}
-
-Result<std::shared_ptr<const gpu::Compiler>> find_compiler() {
-  static const auto found = gpu::Compiler::find(build_environment(), 0);
-  return found;
-}
-
-std::string disassembler() {
-  return std::string(MORAY_BUILD_DIR) + "/cuda/nvdisasm/nvidia/cu13/bin/nvdisasm";
 }
 
 bool stores_something(const std::vector<std::string>& opcodes) {
@@ -98,21 +81,22 @@ class CudaCompile : public ::testing::TestWithParam<CompileCase> {
   Sass sass_of(const gpu::Cubin& cubin) const {
     const TempFolder folder;
     const std::string file = folder.write("program.cubin", cubin.bytes);
-    return parse_sass(disassemble(disassembler(), file));
+    return parse_sass(disassemble(gpu::disassembler(), file));
   }
 };
 
 TEST_P(CudaCompile, WithinLimitsAndAsPromised) {
-  const auto compiler = find_compiler();
+  const auto compiler = gpu::build_folder_compiler();
   if (!compiler.ok()) GTEST_SKIP() << compiler.status().message() << "; ./test fetches it";
   const Result<CompilePlan> plan = make_plan(GetParam());
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   gpu::BuildReport report;
-  const auto cubins = gpu::obtain_cubins(**compiler, plan->request, GetParam().arch,
-                                         gpu::cache_folder(build_environment()), {}, report);
+  const auto cubins =
+      gpu::obtain_cubins(**compiler, plan->request, GetParam().arch,
+                         gpu::cache_folder(gpu::build_folder_environment()), {}, report);
   ASSERT_TRUE(cubins.ok()) << cubins.status().message();
   ASSERT_FALSE(cubins->empty());
-  const bool can_disassemble = fs::exists(disassembler());
+  const bool can_disassemble = fs::exists(gpu::disassembler());
   for (const gpu::Cubin& cubin : *cubins) {
     SCOPED_TRACE(cubin.program);
     const auto kernels = gpu::read_cubin(cubin.bytes);

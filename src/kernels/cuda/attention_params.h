@@ -34,11 +34,12 @@ constexpr int attention_splits(int multiprocessors, int kv_heads) {
 }
 
 // Shared memory of a block of the step kernel that takes `columns` query columns at a time:
-// queries, weights in two parts, largest scores and scratch, later overlaid by sums; totals, split
-// weights and the step's own keys and values.
+// queries, weights in two parts, largest scores, running totals and scratch, later overlaid by
+// sums; totals, split weights and the step's own keys and values.
 constexpr int attention_step_shared_bytes(int head_dim, int splits, int columns) {
-  const int loop =
-      columns * ((head_dim + 32) * 2 + 4 * (kAttentionTileKeys + 16) + 32) + 32 * head_dim;
+  const int running = columns > 8 ? 512 * columns : 2048;
+  const int loop = columns * ((head_dim + 32) * 2 + 4 * (kAttentionTileKeys + 16) + 32) + running +
+                   32 * head_dim;
   const int sums = columns * head_dim * 4;
   return (loop > sums ? loop : sums) + columns * 36 + splits * 4 + 4 * kStepTokensMax * head_dim +
          64;

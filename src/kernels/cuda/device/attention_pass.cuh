@@ -32,6 +32,10 @@ __device__ __forceinline__ Pack16 load_once(const uint16* at) {
   return p;
 }
 
+struct Running {  // of the keys that a lane has seen in a column; the largest score is the block's
+  float largest, total;
+};
+
 template <int N>  // 8 N columns at a time
 struct Shared {
   static constexpr int kColumns = 8 * N;
@@ -41,7 +45,8 @@ struct Shared {
     alignas(16) uint16 queries[kColumns][kQueryRow];
     alignas(16) uint16 weights[2][kColumns][kWeightRow];  // upper and lower BF16 part
     alignas(16) float largest[kColumns][kStepWarps];
-    float scratch[kStepWarps][kHeadDim];  // of prepare_head
+    Running running[N > 1 ? 2 * N : 1][kStepThreads];  // N > 1: registers are short
+    float scratch[kStepWarps][kHeadDim];               // of prepare_head
   };
   union {
     Loop loop;
@@ -66,27 +71,25 @@ class Pass {
 
   // K and V of a tile as far as they are in the cache; other rows are zero.
   __device__ __forceinline__ void load_keys(int tile) {
-    const uint16* const base = cache_row(params_.cache.keys, 0);
+    const int key = key_of(tile, 0), limit = position_ - key;
+    const uint16* const from = cache_row(params_.cache.keys, key) + t() * 8;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int key = key_of(tile, r);
-      const uint16* const from = base + static_cast<long long>(key) * kHeadDim + t() * 8;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        keys_[r][c] = key < position_ ? load_once(from + c * 32) : Pack16{};
+        keys_[r][c] = 8 * r < limit ? load_once(from + r * 8 * kHeadDim + c * 32) : Pack16{};
       }
     }
   }
   __device__ __forceinline__ void load_values(int tile) {
-    const uint16* const base = cache_row(params_.cache.values, 0);
+    const int key = value_key(tile, 0, 0), limit = dim() < kHeadDim ? position_ - key : 0;
+    const uint16* const from = cache_row(params_.cache.values, key) + dim();
 #pragma unroll
     for (int s = 0; s < kPartSteps; ++s) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int key = value_key(tile, s, i);
-        const bool wanted = key < position_ && dim() < kHeadDim;
-        values_[s][i] =
-            wanted ? load_once(base + static_cast<long long>(key) * kHeadDim + dim()) : Pack16{};
+        const int row = s * 16 + i;
+        values_[s][i] = row < limit ? load_once(from + row * kHeadDim) : Pack16{};
       }
     }
   }
@@ -100,8 +103,7 @@ class Pass {
     for (int j = 0; j < N; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        largest_[j][e] = kLowestScore;
-        total_[j][e] = 0;
+        put_running(j, e, {kLowestScore, 0});
       }
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
@@ -178,6 +180,18 @@ class Pass {
     }
   }
 
+  __device__ __forceinline__ Running get_running(int j, int e) const {
+    if constexpr (N == 1) return running_[e];
+    return shared_.loop.running[N > 1 ? 2 * j + e : 0][threadIdx.x];
+  }
+  __device__ __forceinline__ void put_running(int j, int e, Running running) {
+    if constexpr (N == 1) {
+      running_[e] = running;
+    } else {
+      shared_.loop.running[2 * j + e][threadIdx.x] = running;
+    }
+  }
+
   // Two sums of alternating products halve the chain of dependent instructions.
   __device__ __forceinline__ void multiply_keys(float (&score)[N][4]) const {
 #pragma unroll
@@ -234,13 +248,13 @@ class Pass {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int column = 8 * j + 2 * t() + e;
-        float most = largest_[j][e];
+        Running running = get_running(j, e);
+        float most = running.largest;
 #pragma unroll
         for (int w = 0; w < kStepWarps; ++w) most = fmaxf(most, shared_.loop.largest[column][w]);
-        const float shrink = exp2_fast(__fmul_rn(__fsub_rn(largest_[j][e], most), kScoreScale));
+        const float shrink = exp2_fast(__fmul_rn(__fsub_rn(running.largest, most), kScoreScale));
         const float offset = __fmul_rn(most, -kScoreScale);
-        largest_[j][e] = most;
-        total_[j][e] = __fmul_rn(total_[j][e], shrink);
+        running = {most, __fmul_rn(running.total, shrink)};
 #pragma unroll
         for (int m = 0; m < 4; ++m) {
           sums_[j][m][e] = __fmul_rn(sums_[j][m][e], shrink);
@@ -249,12 +263,13 @@ class Pass {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           const float weight = exp2_fast(__fmaf_rn(score[j][e + 2 * r], kScoreScale, offset));
-          total_[j][e] = __fadd_rn(total_[j][e], weight);
+          running.total = __fadd_rn(running.total, weight);
           const uint16 upper = float_bf16(weight);
           const int key = warp() * 16 + r * 8 + g();
           shared_.loop.weights[0][column][key] = upper;
           shared_.loop.weights[1][column][key] = float_bf16(__fsub_rn(weight, bf16_float(upper)));
         }
+        put_running(j, e, running);
       }
     }
   }
@@ -293,13 +308,14 @@ class Pass {
     for (int j = 0; j < N; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        float total = total_[j][e];
+        const Running running = get_running(j, e);
+        float total = running.total;
 #pragma unroll
         for (int distance = 4; distance < 32; distance *= 2) {
           total += __shfl_xor_sync(0xffffffffu, total, distance);
         }
         if (g() == 0) shared_.totals[8 * j + 2 * t() + e][warp()] = total;
-        if (threadIdx.x < 4) shared_.largest[8 * j + 2 * t() + e] = largest_[j][e];
+        if (threadIdx.x < 4) shared_.largest[8 * j + 2 * t() + e] = running.largest;
       }
     }
     for (int part = 0; part < kKeyParts; ++part) {
@@ -347,7 +363,7 @@ class Pass {
   Pack16 keys_[2][kChunks];
   Pack16 values_[kPartSteps][4];
   float sums_[N][4][4];  // [columns 8 j + 2 t + {0, 1}] x [dims 2 m + {0, 1}]: {00, 10, 01, 11}
-  float largest_[N][2], total_[N][2];
+  Running running_[2];   // N == 1
 };
 
 }  // namespace moray::cuda
