@@ -63,10 +63,10 @@ Result<std::vector<GpuStageTime>> GpuForward::measure_stages() {
   const std::vector<GpuLayer>& layers = model_->weights.layers;
   // A real step first: every stage then finds inputs of the usual size.
   const int32_t token = 0;
-  const int64_t position = state_.position();
   std::vector<float> logits(static_cast<size_t>(c.vocab_rows));
   RETURN_IF_ERROR(forward({&token, 1}, 1, logits.data()));
-  state_.rewind(position);
+  const int64_t position = state_.position();
+  CHECK(position < state_.capacity(), position);
   upload_step({&token, 1});
 
   std::vector<GpuStageTime> stages;

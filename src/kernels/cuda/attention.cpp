@@ -36,6 +36,7 @@ AttentionKernels AttentionKernels::find(const gpu::KernelSet& kernels,
           .step_wide = kernels.find("attention_step_wide"),
           .rows = kernels.find("attention_rows"),
           .prefill = kernels.find("attention_prefill"),
+          .unpack = kernels.find("attention_unpack"),
           .prefill_wgmma = kernels.holds(kWgmma) ? kernels.find(kWgmma) : gpu::Kernel{},
           .shape = shape};
 }
@@ -86,6 +87,15 @@ void attention_prefill(gpu::Stream& stream, const AttentionKernels& kernels,
   const int64_t jobs = int64_t{params.tokens} * (shape.heads + 2 * shape.kv_heads);
   gpu::launch(stream, kernels.rows,
               {.grid = {.x = divide_up(jobs, kRowWarps)}, .block = {.x = 32 * kRowWarps}}, params);
+  if (shape.kv_fp8) {
+    const int64_t end = int64_t{params.position} + params.tokens;
+    CHECK(params.unpacked.keys != nullptr && params.unpacked.capacity >= end, end,
+          params.unpacked.capacity);
+    gpu::launch(stream, kernels.unpack,
+                {.grid = {.x = divide_up(end, kRowWarps), .y = uint32_t(shape.kv_heads), .z = 2},
+                 .block = {.x = 32 * kRowWarps}},
+                params);
+  }
   const bool uses_wgmma = bool(kernels.prefill_wgmma);
   const int rows = uses_wgmma ? kWgmmaRows : attention_prefill_rows(shape.arch);
   const uint32_t blocks = divide_up(int64_t{params.tokens} * group(shape), rows);

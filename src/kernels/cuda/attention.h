@@ -26,6 +26,7 @@ struct AttentionShape {
   bool has_gate;
   int multiprocessors;
   int arch;  // 89, 90 or 120
+  bool kv_fp8 = false;
 };
 
 struct AttentionKernels {
@@ -34,6 +35,7 @@ struct AttentionKernels {
   gpu::Kernel step_wide;      // up to 32
   gpu::Kernel rows;           // prefill: norm, rotate, append
   gpu::Kernel prefill;        // prefill: softmax(q k) v, times the gate, by mma.sync
+  gpu::Kernel unpack;         // prefill with an FP8 cache: its rows as BF16
   gpu::Kernel prefill_wgmma;  // the same on warpgroup products; empty where there is none
   AttentionShape shape;
 
@@ -59,7 +61,8 @@ void attention_step(gpu::Stream& stream, const AttentionKernels& kernels, int to
                     const AttentionStepParams& params, bool programmatic);
 
 // Norms, rotates and appends a block of tokens, then attends causally: 4 * heads * head_dim FLOP
-// for every pair of a query and a key at or before it.
+// for every pair of a query and a key at or before it. An FP8 cache is first unpacked to BF16 up to
+// the block's end: 6 * kv_heads * head_dim bytes moved a position, little beside the products.
 void attention_prefill(gpu::Stream& stream, const AttentionKernels& kernels,
                        const AttentionPrefillParams& params);
 

@@ -42,7 +42,7 @@ constexpr int attention_step_shared_bytes(int head_dim, int splits, int columns)
                    32 * head_dim;
   const int sums = columns * head_dim * 4;
   return (loop > sums ? loop : sums) + columns * 36 + splits * 4 + 4 * kStepTokensMax * head_dim +
-         64;
+         8 * kStepTokensMax + 64;
 }
 
 struct AttentionStepParams {
@@ -90,7 +90,8 @@ struct AttentionPrefillParams {
   const unsigned short* v;  // BF16 [tokens, kv_heads * head_dim]
   AttentionWeights weights;
   KvCache cache;
-  int position;  // of the first token; cache rows below it are valid
+  KvCache unpacked = {};  // kKvFp8: room for BF16 rows [0, position + tokens), without scales
+  int position;           // of the first token; cache rows below it are valid
   int tokens;
   unsigned short* out;  // BF16 [tokens, heads * head_dim]
 };

@@ -13,6 +13,7 @@
 #include "constants.cuh"
 #include "device/grid.cuh"
 #include "device/head.cuh"
+#include "device/kv_cache.cuh"
 #include "device/mma.cuh"
 #include "device/softmax.cuh"
 #include "device/tile.cuh"
@@ -64,8 +65,8 @@ class Block {
     const int last_token = (min(first_row_ + kRows, rows) - 1) / kGroup;
     const int tiles = (params_.position + last_token) / kKeys + 1;
     copy_queries(rows);
-    copy_tile(params_.cache.keys, keys_, 0);
-    if (kBuffers == 2) copy_tile(params_.cache.values, values_, 0);
+    copy_tile(cache().keys, keys_, 0);
+    if (kBuffers == 2) copy_tile(cache().values, values_, 0);
     copies_end_group();
     for (int tile = 0; tile < tiles; ++tile) {
       copies_wait<0>();
@@ -74,11 +75,11 @@ class Block {
       const int buffer = kBuffers == 2 ? tile % 2 * kTileBytes : 0;
       if (kBuffers == 2) {
         if (tile + 1 < tiles) {
-          copy_tile(params_.cache.keys, keys_ + (kTileBytes - buffer), tile + 1);
-          copy_tile(params_.cache.values, values_ + (kTileBytes - buffer), tile + 1);
+          copy_tile(cache().keys, keys_ + (kTileBytes - buffer), tile + 1);
+          copy_tile(cache().values, values_ + (kTileBytes - buffer), tile + 1);
         }
       } else {
-        copy_tile(params_.cache.values, values_, tile);
+        copy_tile(cache().values, values_, tile);
       }
       copies_end_group();
       float score[kKeys / 8][4];
@@ -88,7 +89,7 @@ class Block {
       if (kBuffers == 1) {
         copies_wait<0>();
         __syncthreads();  // the values are here; nobody reads the keys any more
-        if (tile + 1 < tiles) copy_tile(params_.cache.keys, keys_, tile + 1);
+        if (tile + 1 < tiles) copy_tile(cache().keys, keys_, tile + 1);
         copies_end_group();
       }
       multiply_values(values_ + buffer, score);
@@ -104,6 +105,9 @@ class Block {
     return threadIdx.x / 32;
   }
 
+  __device__ __forceinline__ const KvCache& cache() const {
+    return kKvFp8 ? params_.unpacked : params_.cache;
+  }
   // Element offset of a row's query in q_gate.
   __device__ __forceinline__ long long query_at(int row) const {
     const int token = row / kGroup, head = kv_head_ * kGroup + row % kGroup;
@@ -124,7 +128,7 @@ class Block {
   __device__ __forceinline__ void copy_tile(const void* base, uint32 to, int tile) const {
     constexpr int kPieces = kHeadDim / 8;
     const int end = params_.position + params_.tokens;
-    const long long start = static_cast<long long>(kv_head_) * params_.cache.capacity;
+    const long long start = static_cast<long long>(kv_head_) * cache().capacity;
 #pragma unroll
     for (int i = 0; i < kKeys * kPieces / kPrefillThreads; ++i) {
       const int index = threadIdx.x + i * kPrefillThreads;
@@ -294,14 +298,9 @@ extern "C" __global__ void __launch_bounds__(256)
   const bool is_query = job < kHeads, is_key = !is_query && job < kHeads + kKvHeads;
   const int head = is_query ? job : (job - kHeads) % kKvHeads;
   const long long kv_from = (static_cast<long long>(token) * kKvHeads + head) * kHeadDim;
-  const long long kv_to =
-      (static_cast<long long>(head) * params.cache.capacity + position) * kHeadDim;
   uint16* const query =
       params.q_gate + (static_cast<long long>(token) * kHeads + head) * kQueryStride;
   const uint16* const from = is_query ? query : (is_key ? params.k : params.v) + kv_from;
-  uint16* const to =
-      is_query ? query
-               : static_cast<uint16*>(is_key ? params.cache.keys : params.cache.values) + kv_to;
   float value[kHeadLaneDims];
 #pragma unroll
   for (int i = 0; i < kHeadLaneDims; ++i) value[i] = bf16_float(from[lane + 32 * i]);
@@ -309,8 +308,48 @@ extern "C" __global__ void __launch_bounds__(256)
     prepare_head(value, is_query ? params.weights.q_norm : params.weights.k_norm,
                  params.weights.inv_freq, position, scratch[warp]);
   }
+  if (is_query) {
 #pragma unroll
-  for (int i = 0; i < kHeadLaneDims; ++i) to[lane + 32 * i] = float_bf16(value[i]);
+    for (int i = 0; i < kHeadLaneDims; ++i) query[lane + 32 * i] = float_bf16(value[i]);
+    return;
+  }
+  const long long row = static_cast<long long>(head) * params.cache.capacity + position;
+  CacheElement* const to =
+      static_cast<CacheElement*>(is_key ? params.cache.keys : params.cache.values) + row * kHeadDim;
+  CacheElement element[kHeadLaneDims];
+  const float scale = to_cache(value, element);
+#pragma unroll
+  for (int i = 0; i < kHeadLaneDims; ++i) to[lane + 32 * i] = element[i];
+  if (kKvFp8 && lane == 0)
+    (is_key ? params.cache.key_scales : params.cache.value_scales)[row] = scale;
+}
+
+// kKvFp8: grid (ceil(rows / 8), kv_heads, 2), 256 threads, a warp a row of keys (z = 0) or values;
+// rounds code times scale to BF16. Reads head_dim and writes 2 head_dim bytes a row.
+extern "C" __global__ void __launch_bounds__(256)
+    attention_unpack(const __grid_constant__ AttentionPrefillParams params) {
+  wait_for_previous();
+  let_next_start();
+  const int row = blockIdx.x * kRowWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (row >= params.position + params.tokens) return;
+  const bool is_key = blockIdx.z == 0;
+  const KvCache& cache = params.cache;
+  const long long from = static_cast<long long>(blockIdx.y) * cache.capacity + row;
+  const long long to = static_cast<long long>(blockIdx.y) * params.unpacked.capacity + row;
+  const float scale = kKvFp8 ? (is_key ? cache.key_scales : cache.value_scales)[from] : 1.0f;
+  const auto* const source =
+      static_cast<const CacheElement*>(is_key ? cache.keys : cache.values) + from * kHeadDim;
+  uint16* const target =
+      static_cast<uint16*>(is_key ? params.unpacked.keys : params.unpacked.values) + to * kHeadDim;
+  if (lane * 8 >= kHeadDim) return;
+  const Pack16 piece = widen(*reinterpret_cast<const CachePiece*>(source + lane * 8));
+  Pack16 scaled;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    scaled.word[i] =
+        float_bf16x2(bf16_low(piece.word[i]) * scale, bf16_high(piece.word[i]) * scale);
+  }
+  *reinterpret_cast<Pack16*>(target + lane * 8) = scaled;
 }
 
 extern __shared__ __align__(128) char attention_prefill_memory[];

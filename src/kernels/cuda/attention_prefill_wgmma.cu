@@ -60,15 +60,15 @@ class Block {
     const int last_token = (min(first_row_ + kRows, rows) - 1) / kGroup;
     tiles_ = (params_.position + last_token) / kKeys + 1;
     copy_queries(rows);
-    copy_tile(params_.cache.keys, keys_, 0);
+    copy_tile(cache().keys, keys_, 0);
     copies_end_group();
     see_copies();
     float score[kParts][32];
     wgmma_fence();
     multiply_keys(score, 0);
     wgmma_end();
-    copy_tile(params_.cache.keys, keys_ + kTileBytes, 1);
-    copy_tile(params_.cache.values, values_, 0);
+    copy_tile(cache().keys, keys_ + kTileBytes, 1);
+    copy_tile(cache().values, values_, 0);
     copies_end_group();
     wgmma_wait_pending<0>();
     pin(score);
@@ -85,8 +85,8 @@ class Block {
       wgmma_end();
       multiply_values(weights, tile);
       wgmma_end();
-      copy_tile(params_.cache.keys, keys_ + tile % 2 * kTileBytes, tile + 2);
-      copy_tile(params_.cache.values, values_ + (tile + 1) % 2 * kTileBytes, tile + 1);
+      copy_tile(cache().keys, keys_ + tile % 2 * kTileBytes, tile + 2);
+      copy_tile(cache().values, values_ + (tile + 1) % 2 * kTileBytes, tile + 1);
       copies_end_group();
       wgmma_wait_pending<1>();
       pin(score);
@@ -124,6 +124,9 @@ class Block {
     return threadIdx.x / 128;
   }
 
+  __device__ __forceinline__ const KvCache& cache() const {
+    return kKvFp8 ? params_.unpacked : params_.cache;
+  }
   __device__ __forceinline__ long long query_at(int row) const {
     const int token = row / kGroup, head = kv_head_ * kGroup + row % kGroup;
     return (static_cast<long long>(token) * kHeads + head) * kQueryStride;
@@ -143,7 +146,7 @@ class Block {
     const int end = params_.position + params_.tokens - tile * kKeys;
     const uint16* const start =
         static_cast<const uint16*>(base) +
-        (static_cast<long long>(kv_head_) * params_.cache.capacity + tile * kKeys) * kHeadDim;
+        (static_cast<long long>(kv_head_) * cache().capacity + tile * kKeys) * kHeadDim;
 #pragma unroll
     for (int i = 0; i < kKeys * kPieces / kThreads; ++i) {
       const int index = threadIdx.x + i * kThreads;

@@ -13,6 +13,7 @@ constexpr std::array kPromises = {
     Promise{"attention_step_*", kEveryArch, "HMMA.16816.F32.BF16"},
     Promise{"attention_step_*", kEveryArch, "LDG.E.128"},
     Promise{"attention_rows"},
+    Promise{"attention_unpack"},
     Promise{"attention_prefill", kEveryArch, "HMMA.16816.F32.BF16"},
     Promise{"attention_prefill_wgmma", kSm90, "HGMMA", has_wide_heads},
     Promise{"random_*", kEveryArch, "STG.E"},

@@ -32,7 +32,7 @@ struct EmbedRowsParams {
 // multiple of 128; its cols = kHidden).
 struct NormRowsParams {
   const Bf16* x;  // [count, kHidden], contiguous
-  const float* weight;
+  const float* weight;  // [kHidden], 16-byte aligned
   int count;
   Bf16* out;  // may be null
   int out_stride;

@@ -10,6 +10,7 @@
 
 #include "attention_split.cuh"
 #include "head.cuh"
+#include "kv_cache.cuh"
 #include "mma.cuh"
 
 namespace moray::cuda {
@@ -22,15 +23,6 @@ inline constexpr int kKeyParts = kStepWarps / kSlices;     // parts of a tile's 
 inline constexpr int kPartSteps = kTile / 16 / kKeyParts;  // products of 16 keys in a part
 inline constexpr int kChunks = kHeadDim / 32;              // 16-byte pieces of a key in a lane
 static_assert(kTile == 16 * kStepWarps && kStepWarps % kSlices == 0);
-
-// Read once: not kept in the first-level cache.
-__device__ __forceinline__ Pack16 load_once(const uint16* at) {
-  Pack16 p;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(p.word[0]), "=r"(p.word[1]), "=r"(p.word[2]), "=r"(p.word[3])
-               : "l"(at));
-  return p;
-}
 
 struct Running {  // of the keys that a lane has seen in a column; the largest score is the block's
   float largest, total;
@@ -53,8 +45,9 @@ struct Shared {
     float sums[kColumns][kHeadDim];
     float4 combine[kStepThreads];
   };
-  alignas(16) uint16 new_keys[kStepTokensMax][kHeadDim];
-  alignas(16) uint16 new_values[kStepTokensMax][kHeadDim];
+  alignas(16) CacheElement new_keys[kStepTokensMax][kHeadDim];
+  alignas(16) CacheElement new_values[kStepTokensMax][kHeadDim];
+  float new_scales[2][kStepTokensMax];  // kKvFp8: of keys, of values
   alignas(16) float totals[kColumns][kStepWarps];
   float largest[kColumns];
   float split_weight[kSplits];
@@ -72,26 +65,32 @@ class Pass {
   // K and V of a tile as far as they are in the cache; other rows are zero.
   __device__ __forceinline__ void load_keys(int tile) {
     const int key = key_of(tile, 0), limit = position_ - key;
-    const uint16* const from = cache_row(params_.cache.keys, key) + t() * 8;
+    const CacheElement* const from = cache_row(params_.cache.keys, key) + t() * 8;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        keys_[r][c] = 8 * r < limit ? load_once(from + r * 8 * kHeadDim + c * 32) : Pack16{};
+        keys_[r][c] = CachePiece{};
+        if (8 * r < limit) load_once(keys_[r][c], from + r * 8 * kHeadDim + c * 32);
       }
     }
+    load_scales(params_.cache.key_scales, key, limit, key_scale_);
   }
   __device__ __forceinline__ void load_values(int tile) {
     const int key = value_key(tile, 0, 0), limit = dim() < kHeadDim ? position_ - key : 0;
-    const uint16* const from = cache_row(params_.cache.values, key) + dim();
+    const CacheElement* const from = cache_row(params_.cache.values, key) + dim();
 #pragma unroll
     for (int s = 0; s < kPartSteps; ++s) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = s * 16 + i;
-        values_[s][i] = row < limit ? load_once(from + row * kHeadDim) : Pack16{};
+        values_[s][i] = CachePiece{};
+        if (row < limit) load_once(values_[s][i], from + row * kHeadDim);
       }
     }
+    // Of the keys whose weights this lane computes.
+    load_scales(params_.cache.value_scales, key_of(tile, 0), position_ - key_of(tile, 0),
+                value_scale_);
   }
 
   // Columns begin .. of the run's tokens * kGroup; column c is head c % kGroup of token
@@ -145,9 +144,19 @@ class Pass {
     return warp() % kSlices * kSlice + g() * 8;
   }
 
-  __device__ __forceinline__ const uint16* cache_row(const void* base, int row) const {
+  __device__ __forceinline__ const CacheElement* cache_row(const void* base, int row) const {
     const long long at = static_cast<long long>(kv_head_) * params_.cache.capacity + row;
-    return static_cast<const uint16*>(base) + at * kHeadDim;
+    return static_cast<const CacheElement*>(base) + at * kHeadDim;
+  }
+  // Of rows key and key + 8.
+  __device__ __forceinline__ void load_scales(const float* scales, int key, int limit,
+                                              float (&scale)[2]) const {
+    if constexpr (kKvFp8) {
+      const float* const from =
+          scales + static_cast<long long>(kv_head_) * params_.cache.capacity + key;
+      scale[0] = 0 < limit ? __ldg(from) : 0.0f;
+      scale[1] = 8 < limit ? __ldg(from + 8) : 0.0f;
+    }
   }
   __device__ __forceinline__ int key_of(int tile, int r) const {
     return tile * kTile + warp() * 16 + r * 8 + g();
@@ -157,6 +166,7 @@ class Pass {
     return tile * kTile + (warp() / kSlices * kPartSteps + s) * 16 + t() * 4 + i;
   }
 
+  // The step's own rows, scales of both included.
   __device__ __forceinline__ void patch_keys(int tile) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -164,7 +174,12 @@ class Pass {
       if (token < 0 || token >= count_) continue;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        keys_[r][c] = *reinterpret_cast<const Pack16*>(&shared_.new_keys[token][c * 32 + t() * 8]);
+        keys_[r][c] =
+            *reinterpret_cast<const CachePiece*>(&shared_.new_keys[token][c * 32 + t() * 8]);
+      }
+      if constexpr (kKvFp8) {
+        key_scale_[r] = shared_.new_scales[0][token];
+        value_scale_[r] = shared_.new_scales[1][token];
       }
     }
   }
@@ -175,7 +190,7 @@ class Pass {
       for (int i = 0; i < 4; ++i) {
         const int token = value_key(tile, s, i) - position_;
         if (token < 0 || token >= count_ || dim() >= kHeadDim) continue;
-        values_[s][i] = *reinterpret_cast<const Pack16*>(&shared_.new_values[token][dim()]);
+        values_[s][i] = *reinterpret_cast<const CachePiece*>(&shared_.new_values[token][dim()]);
       }
     }
   }
@@ -194,6 +209,12 @@ class Pass {
 
   // Two sums of alternating products halve the chain of dependent instructions.
   __device__ __forceinline__ void multiply_keys(float (&score)[N][4]) const {
+    Pack16 key[2][kChunks];
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      key[0][c] = widen(keys_[0][c]);
+      key[1][c] = widen(keys_[1][c]);
+    }
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       float even[4] = {}, odd[4] = {};
@@ -201,15 +222,18 @@ class Pass {
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         const Pack16 q = *reinterpret_cast<const Pack16*>(query + c * 32);
-        const Pack16& upper = keys_[0][c];
-        const Pack16& lower = keys_[1][c];
+        const Pack16& upper = key[0][c];
+        const Pack16& lower = key[1][c];
         mma_bf16(even, upper.word[0], lower.word[0], upper.word[1], lower.word[1], q.word[0],
                  q.word[1]);
         mma_bf16(odd, upper.word[2], lower.word[2], upper.word[3], lower.word[3], q.word[2],
                  q.word[3]);
       }
 #pragma unroll
-      for (int e = 0; e < 4; ++e) score[j][e] = __fadd_rn(even[e], odd[e]);
+      for (int e = 0; e < 4; ++e) {
+        score[j][e] = __fadd_rn(even[e], odd[e]);
+        if constexpr (kKvFp8) score[j][e] = __fmul_rn(score[j][e], key_scale_[e / 2]);
+      }
     }
   }
 
@@ -262,8 +286,9 @@ class Pass {
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const float weight = exp2_fast(__fmaf_rn(score[j][e + 2 * r], kScoreScale, offset));
+          float weight = exp2_fast(__fmaf_rn(score[j][e + 2 * r], kScoreScale, offset));
           running.total = __fadd_rn(running.total, weight);
+          if constexpr (kKvFp8) weight = __fmul_rn(weight, value_scale_[r]);
           const uint16 upper = float_bf16(weight);
           const int key = warp() * 16 + r * 8 + g();
           shared_.loop.weights[0][column][key] = upper;
@@ -279,12 +304,15 @@ class Pass {
 #pragma unroll
     for (int s = 0; s < kPartSteps; ++s) {
       const int key = (warp() / kSlices * kPartSteps + s) * 16 + t() * 4;
+      Pack16 row[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) row[i] = widen(values_[s][i]);
       uint32 a[4][4];
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          a[m][e] = __byte_perm(values_[s][e / 2 * 2].word[m], values_[s][e / 2 * 2 + 1].word[m],
+          a[m][e] = __byte_perm(row[e / 2 * 2].word[m], row[e / 2 * 2 + 1].word[m],
                                 e % 2 == 0 ? 0x5410 : 0x7632);
         }
       }
@@ -360,8 +388,9 @@ class Pass {
   const AttentionStepParams& params_;
   Shared<N>& shared_;
   const int kv_head_, position_, count_;
-  Pack16 keys_[2][kChunks];
-  Pack16 values_[kPartSteps][4];
+  CachePiece keys_[2][kChunks];
+  CachePiece values_[kPartSteps][4];
+  float key_scale_[2], value_scale_[2];  // kKvFp8: of the lane's two keys
   float sums_[N][4][4];  // [columns 8 j + 2 t + {0, 1}] x [dims 2 m + {0, 1}]: {00, 10, 01, 11}
   Running running_[2];   // N == 1
 };

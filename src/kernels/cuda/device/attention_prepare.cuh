@@ -32,19 +32,26 @@ __device__ __forceinline__ void store_row(const AttentionStepParams& params, Sha
                                           const Preparation& p, int token,
                                           const float (&key)[kHeadLaneDims],
                                           const float (&value)[kHeadLaneDims]) {
-  const int row = p.position + token;
-  const long long to = (static_cast<long long>(p.kv_head) * params.cache.capacity + row) * kHeadDim;
+  const int row = p.position + token, lane = threadIdx.x % 32;
+  const long long to = static_cast<long long>(p.kv_head) * params.cache.capacity + row;
   const bool append = row >= p.append_begin && row < p.append_end;
+  CacheElement keys[kHeadLaneDims], values[kHeadLaneDims];
+  const float key_scale = to_cache(key, keys), value_scale = to_cache(value, values);
 #pragma unroll
   for (int i = 0; i < kHeadLaneDims; ++i) {
-    const int d = threadIdx.x % 32 + 32 * i;
-    const uint16 k = float_bf16(key[i]), v = float_bf16(value[i]);
-    shared.new_keys[token][d] = k;
-    shared.new_values[token][d] = v;
+    const int d = lane + 32 * i;
+    shared.new_keys[token][d] = keys[i];
+    shared.new_values[token][d] = values[i];
     if (!append) continue;
-    static_cast<uint16*>(params.cache.keys)[to + d] = k;
-    static_cast<uint16*>(params.cache.values)[to + d] = v;
+    static_cast<CacheElement*>(params.cache.keys)[to * kHeadDim + d] = keys[i];
+    static_cast<CacheElement*>(params.cache.values)[to * kHeadDim + d] = values[i];
   }
+  if (!kKvFp8 || lane != 0) return;
+  shared.new_scales[0][token] = key_scale;
+  shared.new_scales[1][token] = value_scale;
+  if (!append) return;
+  params.cache.key_scales[to] = key_scale;
+  params.cache.value_scales[to] = value_scale;
 }
 
 // A warp takes a column's query (zero beyond the run's) and a token's key and value at a time; all
