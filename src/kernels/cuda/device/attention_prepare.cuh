@@ -18,6 +18,12 @@ __device__ __forceinline__ void load_head(const float* from, float (&value)[kHea
   for (int i = 0; i < kHeadLaneDims; ++i) value[i] = from[threadIdx.x % 32 + 32 * i];
 }
 
+// Into the first-level cache, for write_quad at the block's end.
+__device__ __forceinline__ void prefetch_gate(const float* gate) {
+  const int dim = threadIdx.x % 32 * 32;  // 128 bytes a lane
+  if (dim < kHeadDim) asm volatile("prefetch.global.L1 [%0];" ::"l"(gate + dim));
+}
+
 template <int N>
 __device__ __forceinline__ void store_query(Shared<N>& shared, int column,
                                             const float (&value)[kHeadLaneDims]) {
@@ -67,8 +73,10 @@ __device__ __forceinline__ void prepare(const AttentionStepParams& params, Share
     const bool has_query = i < 8 * N && column < p.columns, has_row = i < p.new_rows;
     float query[kHeadLaneDims] = {}, key[kHeadLaneDims], value[kHeadLaneDims];
     if (has_query) {
-      load_head(params.q_gate + static_cast<long long>(token * kHeads + head) * kQueryStride,
-                query);
+      const float* const from =
+          params.q_gate + static_cast<long long>(token * kHeads + head) * kQueryStride;
+      load_head(from, query);
+      if (kHasGate) prefetch_gate(from + kHeadDim);
     }
     if (has_row) {
       const long long from = static_cast<long long>(i * kKvHeads + p.kv_head) * kHeadDim;
@@ -76,12 +84,15 @@ __device__ __forceinline__ void prepare(const AttentionStepParams& params, Share
       load_head(params.v + from, value);
     }
     if (has_query) {
-      prepare_head(query, params.weights.q_norm, params.weights.inv_freq, p.position + token,
-                   scratch);
+      const HeadTables tables =
+          head_tables(params.weights.q_norm, params.weights.inv_freq, p.position + token);
+      prepare_head(query, tables, scratch);
     }
     if (i < 8 * N) store_query(shared, i, query);
     if (!has_row) continue;
-    prepare_head(key, params.weights.k_norm, params.weights.inv_freq, p.position + i, scratch);
+    const HeadTables tables =
+        head_tables(params.weights.k_norm, params.weights.inv_freq, p.position + i);
+    prepare_head(key, tables, scratch);
     store_row(params, shared, p, i, key, value);
   }
 }
