@@ -44,11 +44,12 @@ class LoadedEngine final : public Engine, public std::enable_shared_from_this<Lo
   std::string weights_line() const override;
   std::string kv_line() const override { return options_.float32 ? "F32" : "BF16"; }
   int64_t decode_bytes(int64_t depth) const override;
-  double measure_read_seconds(int64_t depth) const override;
+  Result<std::unique_ptr<StepReader>> step_reader(int64_t depth) const override;
   std::span<const std::string> notes() const override { return notes_; }
   Result<std::unique_ptr<Session>> new_session() const override;
 
  private:
+  class Reader;
   explicit LoadedEngine(const EngineOptions& options) : options_(options) {}
   Status load_text(const Checkpoint& checkpoint);
   Status plan(const Checkpoint& checkpoint);
@@ -68,7 +69,6 @@ class LoadedEngine final : public Engine, public std::enable_shared_from_this<Lo
   SamplingOptions sampling_;
   std::vector<std::string> notes_;
   int64_t context_ = 0;
-  int64_t expert_bytes_ = 0;       // of all routed experts of the trunk
   mutable std::mutex pass_mutex_;  // guards pool_ and workspace_
   mutable std::optional<ThreadPool> pool_;
   mutable std::optional<Workspace> workspace_;
@@ -138,10 +138,6 @@ int64_t tensor_bytes(const Checkpoint& checkpoint, Wanted is_wanted) {
   return bytes;
 }
 
-bool is_routed_expert_of_trunk(std::string_view name) {
-  return name.find(".mlp.experts.") != std::string_view::npos && !name.starts_with("mtp.");
-}
-
 Status LoadedEngine::load_text(const Checkpoint& checkpoint) {
   const std::string& folder = checkpoint.folder();
   ASSIGN_OR_RETURN(shared_.tokenizer, Tokenizer::load(folder));
@@ -208,7 +204,6 @@ Result<std::shared_ptr<const Engine>> LoadedEngine::load(const EngineOptions& op
   RETURN_IF_ERROR(engine->load_text(*checkpoint));
   engine->pool_.emplace(options.threads);
   RETURN_IF_ERROR(engine->plan(*checkpoint));
-  engine->expert_bytes_ = tensor_bytes(*checkpoint, is_routed_expert_of_trunk);
   ASSIGN_OR_RETURN(engine->weights_, load_weights(checkpoint, {.progress = options.on_load}));
   const std::span<const std::string> model_notes = notes_of(*engine->weights_);
   engine->notes_.insert(engine->notes_.end(), model_notes.begin(), model_notes.end());
@@ -239,14 +234,33 @@ int64_t LoadedEngine::decode_bytes(int64_t depth) const {
   return decode_weight_bytes(*weights_) + decode_state_bytes(*weights_, depth, precision());
 }
 
-double LoadedEngine::measure_read_seconds(int64_t depth) const {
-  const ModelConfig& config = config_of(*weights_);
-  StepReads reads;
-  reads.pool_bytes = expert_bytes_;
-  reads.chosen_bytes = expert_bytes_ * config.top_k / config.num_experts;
-  reads.always_bytes = decode_bytes(depth) - reads.chosen_bytes;
-  const std::lock_guard<std::mutex> lock(pass_mutex_);
-  return moray::measure_read_seconds(*pool_, reads);
+class LoadedEngine::Reader final : public StepReader {
+ public:
+  Reader(std::shared_ptr<const LoadedEngine> engine, int64_t state_bytes)
+      : engine_(std::move(engine)), state_(state_bytes) {}
+  double read_seconds() override {
+    auto pieces = decode_weight_pieces(*engine_->weights_, turn_++);
+    pieces.push_back(state_.bytes());
+    const ReadPlan plan(pieces);
+    const std::lock_guard<std::mutex> lock(engine_->pass_mutex_);
+    return plan.read(*engine_->pool_);
+  }
+
+ private:
+  std::shared_ptr<const LoadedEngine> engine_;
+  TouchedBytes state_;
+  uint64_t turn_ = 0;
+};
+
+Result<std::unique_ptr<StepReader>> LoadedEngine::step_reader(int64_t depth) const {
+  const int64_t state_bytes = decode_state_bytes(*weights_, depth, precision());
+  try {
+    return std::unique_ptr<StepReader>(std::make_unique<Reader>(shared_from_this(), state_bytes));
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kExhausted,
+                  fmt::format("bench: found no memory left, expected {} MiB in place of the state",
+                              state_bytes >> 20));
+  }
 }
 
 void LoadedEngine::run_forward(State& state, std::span<const TokenId> tokens, int64_t logit_rows,
