@@ -86,11 +86,11 @@ TEST(ThreadPool, ACallerOnAWorkersCpuIsMovedAndKeepsItsAffinity) {
   if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "one CPU";
   ThreadPool pool(2);
   std::atomic<int> worker_cpu{-1};
-  for (int round = 0; round < 10000 && worker_cpu < 0; ++round) {
-    pool.run(2, [&](int64_t, int worker) {
-      if (worker == 1) worker_cpu = sched_getcpu();
-    });
-  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  pool.run(2, [&](int64_t, int worker) {  // the caller waits in its index until the worker has one
+    if (worker == 1) worker_cpu = sched_getcpu();
+    while (worker_cpu < 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  });
   ASSERT_GE(worker_cpu, 0);
   int stood_there = 0, moves = 0;
   for (int attempt = 0; attempt < 20; ++attempt) {
