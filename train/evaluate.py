@@ -7,7 +7,9 @@ Elsewhere: whole-file figures (measure.py), choosing the cases (cases.py), draft
 """
 
 import argparse
+import concurrent.futures
 import json
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -116,20 +118,22 @@ class EngineWriter:
 
     def __init__(self, binary, folder, tokenizer):
         self.command = [str(binary), "run", str(folder), "--quiet", "--temperature", "0",
-                        "--control-tokens", "--max-tokens"]
+                        "--threads", "2", "--control-tokens", "--max-tokens"]
         self.tokenizer = tokenizer
+
+    def write_one(self, prompt, count):
+        done = subprocess.run([*self.command, str(count)], input=prompt.encode(),
+                              capture_output=True, timeout=300, check=True)
+        text = done.stdout.decode("utf-8", "replace")
+        tokens = len(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        # Encoding again can merge a few tokens; at the limit the text is counted as cut off.
+        return text, count if tokens >= count - 6 else tokens
 
     def write(self, prompts, count):
         """Returns [(text, number of tokens)]; the number is that of the text encoded again."""
-        results = []
-        for prompt in tqdm(prompts, unit="case"):
-            done = subprocess.run([*self.command, str(count)], input=prompt.encode(),
-                                  capture_output=True, timeout=300, check=True)
-            text = done.stdout.decode("utf-8", "replace")
-            tokens = len(self.tokenizer.encode(text, add_special_tokens=False).ids)
-            # Encoding again can merge a few tokens; at the limit the text is counted as cut off.
-            results.append((text, count if tokens >= count - 6 else tokens))
-        return results
+        with concurrent.futures.ThreadPoolExecutor(max(1, os.cpu_count() // 2)) as pool:
+            made = pool.map(lambda prompt: self.write_one(prompt, count), prompts)
+            return list(tqdm(made, total=len(prompts), unit="case"))
 
 
 def measure_completions(writer, documents, results, count):

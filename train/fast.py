@@ -168,12 +168,13 @@ class Combine(torch.autograd.Function):
 class SlicedCrossEntropy(torch.autograd.Function):
     """Mean cross-entropy of softmax(h W^T) against targets, gradients made in the forward.
 
-    h [M, H] and W [V, H] in DTYPE, targets [M] int64. Each slice of logits is overwritten by its
-    gradient, so memory is one slice. The gradient of W is accumulated in FP32.
+    h [M, H] and W [V, H] in DTYPE, targets [M] int64. The value is the plain mean; the gradient is
+    that of the mean weighted by scales [M] (FP32, sum 1). Each slice of logits is overwritten by
+    its gradient, so memory is one slice. The gradient of W is accumulated in FP32.
     """
 
     @staticmethod
-    def forward(ctx, h, weight, targets):
+    def forward(ctx, h, weight, targets, scales):
         grad_h = torch.empty_like(h)
         grad_w = torch.zeros_like(weight, dtype=torch.float32)
         losses = torch.empty(h.shape[0], dtype=torch.float32, device=h.device)
@@ -181,12 +182,12 @@ class SlicedCrossEntropy(torch.autograd.Function):
             part = slice(start, min(start + LOSS_SLICE, h.shape[0]))
             logits = h[part] @ weight.t()
             if ON_GPU:
-                softmax_gradient(logits, targets[part], losses[part], 1.0 / h.shape[0])
+                softmax_gradient(logits, targets[part], losses[part], scales[part])
             else:
                 losses[part] = F.cross_entropy(logits.float(), targets[part], reduction="none")
                 logits = torch.softmax(logits.float(), -1)
                 logits[torch.arange(len(logits)), targets[part]] -= 1.0
-                logits = (logits / h.shape[0]).to(h.dtype)
+                logits = (logits * scales[part, None]).to(h.dtype)
             grad_h[part] = logits @ weight
             grad_w += (logits.t() @ h[part]).float()
         ctx.save_for_backward(grad_h, grad_w.to(weight.dtype))
@@ -195,7 +196,7 @@ class SlicedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         grad_h, grad_w = ctx.saved_tensors
-        return grad_h * grad.to(grad_h.dtype), grad_w * grad.to(grad_w.dtype), None
+        return grad_h * grad.to(grad_h.dtype), grad_w * grad.to(grad_w.dtype), None, None
 
 
 @dataclass
@@ -207,11 +208,33 @@ class Shape:
     sin: torch.Tensor
 
 
+@dataclass
+class Filling:
+    """The special tokens around a fill-in-the-middle answer and how much an answer's token counts.
+
+    One line of an answer is a hundredth of its sample, so that at weight 1 hardly any of the
+    training says where to stop.
+    """
+    middle: int
+    end: int
+    weight: float
+
+    def weights(self, tokens):
+        """Weights [B, T] FP32 of tokens [B, T] as targets: answers, with the end that closes them."""
+        at = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        opened = torch.where(tokens == self.middle, at, -1).cummax(1).values
+        closed = torch.where(tokens == self.end, at, -1).cummax(1).values
+        inside = torch.zeros_like(tokens, dtype=torch.bool)
+        inside[:, 1:] = opened[:, :-1] > closed[:, :-1]
+        return torch.where(inside, self.weight, 1.0)
+
+
 class TrainModel:
     """Runs a stock model with MTP head over token rows and returns the parts of the loss."""
 
-    def __init__(self, model):
+    def __init__(self, model, filling=None):
         self.model = model
+        self.filling = filling  # a Filling, or None: every token counts the same
         self.k = model.config.num_experts_per_tok
         self.experts = model.config.num_experts
         self.tables = {}
@@ -327,9 +350,12 @@ class TrainModel:
         u = u @ m.fc.weight.to(DTYPE).t()
         return norm(self.layer(m.layers[0], u, self.shape_of(*tokens.shape)), m.norm.weight)
 
-    def loss(self, hidden, targets):
+    def loss(self, hidden, targets, weights=None):
         head = self.model.lm_head.weight.to(DTYPE)
-        return SlicedCrossEntropy.apply(hidden, head, targets.reshape(-1))
+        targets = targets.reshape(-1)
+        if weights is None:
+            weights = torch.ones_like(targets, dtype=torch.float32)
+        return SlicedCrossEntropy.apply(hidden, head, targets, weights / weights.sum())
 
     def losses(self, rows, noise, drafts):
         """Returns (next-token loss, [draft losses], balance) for rows [B, T + 4] of token ids.
@@ -340,7 +366,8 @@ class TrainModel:
         self.noise.fill_(noise)
         time = rows.shape[1] - 4
         hidden = self.trunk(rows[:, :time])
-        main = self.loss(hidden, rows[:, 1:time + 1])
+        weights = self.filling and self.filling.weights(rows[:, :time + 1])[:, 1:].reshape(-1)
+        main = self.loss(hidden, rows[:, 1:time + 1], weights)
         extra = []
         for step in range(1, drafts + 1):
             hidden = self.draft(hidden, rows[:, step:time + step])

@@ -14,8 +14,9 @@ import numpy as np
 
 import chat
 
-FIM_SHARE = 0.5        # of documents
+FIM_SHARE = 0.65       # of documents
 CHAT_SHARE = 0.6       # of Python documents that have a function with a docstring
+LONG_FUNCTIONS = (30, 0.4)    # lines a `def` of a Python file, and the share of such files kept
 FIM_SPAN_CHARS = (500, 1.6)   # shortest, and longest as a multiple of the row length
 EXTRA = 4              # tokens a row has beyond its time steps: labels of three drafts
 
@@ -69,6 +70,12 @@ def choose_hole(text, rng):
     return Hole(text[:start], text[start:end], text[end:])
 
 
+def has_long_functions(text):
+    """True for a Python file of many lines a function; short ones teach a body to come to its end."""
+    functions = len(chat.HEAD.findall(text))
+    return functions > 0 and text.count("\n") > LONG_FUNCTIONS[0] * functions
+
+
 class Mixer:
     """Makes token samples from documents with one tokenizer and one random generator."""
 
@@ -90,7 +97,8 @@ class Mixer:
         longest = int(FIM_SPAN_CHARS[1] * min(time, 3072))
         shortest = min(FIM_SPAN_CHARS[0], longest)
         while at < len(text):
-            end = at + self.rng.randint(shortest, longest)
+            # Short spans are commoner: more answers in as many tokens.
+            end = at + shortest + int((longest - shortest) * self.rng.random() ** 2)
             cut = text.find("\n", end)
             end = len(text) if cut < 0 or len(text) - cut < 300 else cut + 1
             hole = choose_hole(text[at:end], self.rng)
@@ -114,6 +122,9 @@ class Mixer:
         """Returns (whole, plain): samples that must not be cut, and documents that may be."""
         whole, plain = [], []
         for language, text in documents:
+            if language == "python" and has_long_functions(text) and (
+                    self.rng.random() > LONG_FUNCTIONS[1]):
+                continue
             if self.rng.random() < FIM_SHARE:
                 whole += self.fim_samples(text, time)
             else:

@@ -26,6 +26,7 @@ DRAFT_WEIGHTS = (0.2, 0.1, 0.1)
 NOISE_END_SHARE = 0.5  # Gumbel noise on router logits falls to zero at this share of the budget
 CHAIN_EVERY = 4        # chained drafts are trained on one step in four
 SYNC_STEPS = 10
+ANSWER_WEIGHT = 4.0    # of a token that fills a hole, against any other's 1
 
 
 def parse():
@@ -63,7 +64,8 @@ def reduce_gradients(parameters, world):
         return
     grads = [p.grad for p in parameters]
     flat = torch.cat([g.reshape(-1) for g in grads])
-    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+    dist.all_reduce(flat)
+    flat /= world
     torch._foreach_copy_(grads, [part.view_as(g) for part, g in
                                  zip(flat.split([g.numel() for g in grads]), grads)])
 
@@ -196,7 +198,10 @@ def setup(args, rank, world):
         torch.cuda.set_device(device)
         torch.backends.cuda.matmul.allow_tf32 = True
     if world > 1:
-        dist.init_process_group("nccl", device_id=device)
+        if fast.ON_GPU:
+            dist.init_process_group("nccl", device_id=device)
+        else:
+            dist.init_process_group("gloo")
         group = dist.new_group(backend="gloo")
     tokenizer = tokenizers.Tokenizer.from_file(str(args.tokenizer / "tokenizer.json"))
     vocabulary = -(-tokenizer.get_vocab_size() // 128) * 128
@@ -209,7 +214,9 @@ def setup(args, rank, world):
     torch.manual_seed(args.seed * 100 + rank)
     optimiser = optimise.Optimiser(model, args.muon_rate, args.adam_rate,
                                    args.warm_steps, args.decay_from)
-    return model, config, fast.TrainModel(model), optimiser, group
+    filling = fast.Filling(tokenizer.token_to_id("<|fim_middle|>"),
+                           tokenizer.token_to_id("<|endoftext|>"), ANSWER_WEIGHT)
+    return model, config, fast.TrainModel(model, filling), optimiser, group
 
 
 def warm(trainer, args, parameters, device):

@@ -100,6 +100,17 @@ struct StageTime {
 
 class Session;
 
+// Reads what a decode step reads and does nothing else: the ceiling of a step.
+class StepReader {
+ public:
+  virtual ~StepReader() = default;
+  // Seconds in which the engine's threads read a step's weights where they lie, with a new
+  // pseudo-random choice of routed experts, and as many bytes as its state and cache have. What
+  // stayed in the caches comes from there, as it does in successive steps. On a GPU: as many bytes
+  // of its weights. Errors: a lost device.
+  virtual Result<double> read_seconds() = 0;
+};
+
 class Engine {
  public:
   // Everything that can be wrong with a model folder surfaces here, in one Status.
@@ -126,10 +137,9 @@ class Engine {
   virtual std::string weights_line() const = 0;           // "FP8 128x128 + BF16"
   virtual std::string kv_line() const = 0;                // "BF16" or "F32"
   virtual int64_t decode_bytes(int64_t depth) const = 0;  // bytes a step must read at that depth
-  // Seconds in which this engine's threads (or its GPU) just read decode_bytes(depth) bytes, on the
-  // CPU from memory laid out and chosen as a step's are, and did nothing else: the ceiling of a
-  // step. Takes a moment. Errors: a lost device.
-  virtual Result<double> measure_read_seconds(int64_t depth) const = 0;
+  // To compare steps at that depth with a plain read of their bytes, by the engine's threads or its
+  // GPU. May outlive this pointer to the engine. kExhausted: no memory for a stand-in of the state.
+  virtual Result<std::unique_ptr<StepReader>> step_reader(int64_t depth) const = 0;
   // Of the GPU; nullopt when the CPU computes.
   virtual std::optional<DeviceFacts> device_facts() const = 0;
   // Every kernel of a decode step at that depth, in the step's order, each timed alone over the

@@ -3,8 +3,9 @@
 // Invariant: run() returns only when every index has been done and its effects are visible to the
 // caller; which worker did which index never influences a result (kernels write disjoint outputs
 // and reduce in index order), so any thread count gives the same bits. Workers spin for a short,
-// bounded time between loops and then sleep, so that a decode step costs microseconds a loop and an
-// idle process costs nothing. No allocation after construction.
+// bounded time between loops and then sleep, so that a loop costs a fraction of a microsecond and
+// an idle process costs nothing. Workers are pinned; a caller that stands on a worker's CPU is
+// moved off it, its affinity left as it was. No allocation after construction.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,8 @@ class ThreadPool {
   int thread_count() const { return thread_count_; }
 
   // Calls body(index, worker) once for each index in [0, count), worker in [0, thread_count).
-  // Indices are handed out in order, dynamically. Not re-entrant; one caller at a time.
+  // Each thread starts on its own stretch of neighbouring indices, the same one for the same count,
+  // and then helps the others. Not re-entrant; one caller at a time.
   template <typename Body>
   void run(int64_t count, Body&& body) {
     using Plain = std::remove_reference_t<Body>;

@@ -6,12 +6,13 @@
 // timed ones; tokens_per_s is their median, spread their standard deviation.
 //
 // For decode, bytes_per_token is what a step must read (weights of the layers, top-k experts and
-// head, states, KV at the test's middle depth) and roofline_share is the time in which this
-// engine's threads just read that many bytes, right before the test, over the time a token took.
-// Prefill and batches (-b) share their reads among tokens, so both are null there.
+// head, states, KV at the test's middle depth). Slices of decoding alternate with slices of as long
+// in which the same threads, or the GPU, just read those bytes, so that both see the machine in one
+// state; roofline_share is the median over these pairs of the time of a read over the time of a
+// token. Prefill and batches (-b) share their reads among tokens, so both are null there.
 //
 // On a GPU decode is timed as greedy answers run: the device picks each next token, from a
-// pseudo-random first one. --stages shows every kernel of a step instead.
+// pseudo-random first one, and a slice is a whole run. --stages shows every kernel of a step instead.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -30,6 +31,10 @@
 namespace moray {
 namespace {
 
+// Long enough that what a slice finds in the caches of the other one does not show, short enough
+// that a disturbance by other programs meets few pairs.
+constexpr double kSliceSeconds = 0.01;
+
 enum class Phase { kPrefill, kDecode };
 
 struct BenchTest {
@@ -46,20 +51,22 @@ struct BenchTest {
   }
 };
 
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
 struct Measurement {
   BenchTest test{};
   std::vector<double> tokens_per_second;  // of each run
   int64_t bytes_per_token = 0;            // decode only
-  double read_seconds = 0;                // of bytes_per_token; decode only
+  std::vector<double> reads_per_second;   // of bytes_per_token, in each slice; decode only
+  std::vector<double> shares;             // of each pair of slices; decode only
   int64_t peak_bytes = 0;
   std::string clock;
 
-  double median() const {
-    std::vector<double> sorted = tokens_per_second;
-    std::sort(sorted.begin(), sorted.end());
-    const size_t middle = sorted.size() / 2;
-    return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-  }
+  double median() const { return median_of(tokens_per_second); }
   double deviation() const {
     const double count = static_cast<double>(tokens_per_second.size());
     if (count < 2) return 0;
@@ -69,7 +76,7 @@ struct Measurement {
     for (const double speed : tokens_per_second) squares += (speed - mean) * (speed - mean);
     return std::sqrt(squares / (count - 1));
   }
-  double roofline_share() const { return read_seconds * median(); }
+  double roofline_share() const { return median_of(shares); }
 };
 
 std::vector<BenchTest> tests_of(const Options& options) {
@@ -101,42 +108,103 @@ std::vector<TokenId> spread_tokens(const Engine& engine, int64_t count, uint64_t
   return tokens;
 }
 
-// Seconds of the timed part of one run.
-Result<double> run_once(const Engine& engine, Session& session, const BenchTest& test) {
-  const auto keep_going = [](int64_t, int64_t) { return !is_interrupted(); };
-  session.reset();
-  if (test.depth > 0) {
-    RETURN_IF_ERROR(session.feed(spread_tokens(engine, test.depth, 1), keep_going));
-  }
-  const auto tokens = spread_tokens(engine, test.tokens, 2);
+bool keep_going(int64_t, int64_t) {
+  return !is_interrupted();
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Seconds that reading all the tokens in blocks takes.
+Result<double> run_prefill(Session& session, const std::vector<TokenId>& tokens) {
+  const auto start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(session.feed(tokens, keep_going));
+  return seconds_since(start);
+}
+
+// Decodes tokens from `at` on, `batch` a step, for a slice of time or to the end; seconds.
+Result<double> decode_slice(Session& session, std::span<const TokenId> tokens, int64_t batch,
+                            size_t& at) {
   std::vector<TokenId> step;
   const auto start = std::chrono::steady_clock::now();
-  if (test.phase == Phase::kPrefill) {
-    RETURN_IF_ERROR(session.feed(tokens, keep_going));
-  } else if (engine.device_facts() && test.batch == 1) {
-    RETURN_IF_ERROR(session.continue_greedily(tokens.front(), test.tokens).status());
-  } else {
-    for (size_t at = 0; at < tokens.size(); at += step.size()) {
-      step.resize(std::min(static_cast<size_t>(test.batch), tokens.size() - at));
-      std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(at), step.size(), step.begin());
-      RETURN_IF_ERROR(session.feed(step, keep_going));
-    }
+  double seconds = 0;
+  while (at < tokens.size() && seconds < kSliceSeconds) {
+    const size_t count = std::min(static_cast<size_t>(batch), tokens.size() - at);
+    step.assign(tokens.begin() + static_cast<std::ptrdiff_t>(at),
+                tokens.begin() + static_cast<std::ptrdiff_t>(at + count));
+    RETURN_IF_ERROR(session.feed(step, keep_going));
+    at += count;
+    seconds = seconds_since(start);
   }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return seconds;
+}
+
+// Decodes as many tokens on a GPU that picks each by itself; seconds.
+Result<double> decode_greedily(Session& session, std::span<const TokenId> tokens, size_t& at) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto count = static_cast<int64_t>(tokens.size());
+  RETURN_IF_ERROR(session.continue_greedily(tokens.front(), count).status());
+  at = tokens.size();
+  return seconds_since(start);
+}
+
+// Seconds a read takes, on average over a slice of `length` seconds.
+Result<double> read_slice(StepReader& reader, double length) {
+  double seconds = 0;
+  int64_t reads = 0;
+  do {
+    ASSIGN_OR_RETURN(const double read, reader.read_seconds());
+    seconds += read;
+    ++reads;
+  } while (seconds < length);
+  return seconds / static_cast<double>(reads);
+}
+
+// Seconds that decoding all the tokens takes, the reads in between left out; without a reader there
+// are none.
+Result<double> run_decode(Session& session, const std::vector<TokenId>& tokens,
+                          const BenchTest& test, bool picks_itself, StepReader* reader,
+                          Measurement& result) {
+  double total = 0;
+  for (size_t at = 0; at < tokens.size();) {
+    const size_t first = at;
+    ASSIGN_OR_RETURN(const double seconds,
+                     picks_itself && test.batch == 1
+                         ? decode_greedily(session, tokens, at)
+                         : decode_slice(session, tokens, test.batch, at));
+    total += seconds;
+    if (reader == nullptr) continue;
+    ASSIGN_OR_RETURN(const double read_seconds, read_slice(*reader, seconds));
+    result.reads_per_second.push_back(1 / read_seconds);
+    result.shares.push_back(read_seconds * static_cast<double>(at - first) / seconds);
+  }
+  return total;
 }
 
 Result<Measurement> measure(const Engine& engine, Session& session, const BenchTest& test,
                             const Options& options) {
   Measurement result;
   result.test = test;
+  const int64_t middle_depth = test.depth + test.tokens / 2;
+  const bool picks_itself = engine.device_facts().has_value();
+  std::unique_ptr<StepReader> reader;
   if (test.phase == Phase::kDecode && test.batch == 1) {
-    const int64_t middle_depth = test.depth + test.tokens / 2;
     result.bytes_per_token = engine.decode_bytes(middle_depth);
-    ASSIGN_OR_RETURN(result.read_seconds, engine.measure_read_seconds(middle_depth));
+    ASSIGN_OR_RETURN(reader, engine.step_reader(middle_depth));
   }
+  const auto context = spread_tokens(engine, test.depth, 1);
+  const auto tokens = spread_tokens(engine, test.tokens, 2);
   Progress progress(test.name(), ProgressUnit::kTokens, !options.common.is_quiet);
   for (int64_t run = -1; run < options.repetitions; ++run) {
-    ASSIGN_OR_RETURN(const double seconds, run_once(engine, session, test));
+    session.reset();
+    if (test.depth > 0) RETURN_IF_ERROR(session.feed(context, keep_going));
+    Measurement warm_up;
+    Measurement& kept = run < 0 ? warm_up : result;
+    ASSIGN_OR_RETURN(const double seconds,
+                     test.phase == Phase::kPrefill
+                         ? run_prefill(session, tokens)
+                         : run_decode(session, tokens, test, picks_itself, reader.get(), kept));
     progress.update((run + 2) * test.tokens, (options.repetitions + 1) * test.tokens);
     if (run >= 0) {
       result.tokens_per_second.push_back(static_cast<double>(test.tokens) / seconds);
@@ -188,8 +256,8 @@ std::string markdown_row(const Measurement& m) {
       fmt::format("| {} | {:.1f} | {:.1f} |", m.test.name(), m.median(), m.deviation());
   if (m.bytes_per_token == 0) return speed + " | | |\n";
   return speed + fmt::format(" {:.2f} | {:.1f} | {:.1f} % |\n",
-                             static_cast<double>(m.bytes_per_token) / 1e6, 1 / m.read_seconds,
-                             100 * m.roofline_share());
+                             static_cast<double>(m.bytes_per_token) / 1e6,
+                             median_of(m.reads_per_second), 100 * m.roofline_share());
 }
 
 // One kernel of a step: the time and traffic of one launch, beside what a read reaches.
@@ -223,7 +291,8 @@ Status run_stages(const Engine& engine, const Options& options, Output& output) 
   const bool is_markdown = options.format == BenchFormat::kMarkdown;
   for (const int64_t depth : options.depths) {
     ASSIGN_OR_RETURN(const std::vector<StageTime> stages, engine.measure_stages(depth));
-    ASSIGN_OR_RETURN(const double read_seconds, engine.measure_read_seconds(depth));
+    ASSIGN_OR_RETURN(const auto reader, engine.step_reader(depth));
+    ASSIGN_OR_RETURN(const double read_seconds, reader->read_seconds());
     const double read_rate = static_cast<double>(engine.decode_bytes(depth)) / read_seconds;
     if (is_markdown) {
       output.write(

@@ -31,7 +31,7 @@ struct Backend {
   int64_t context = 0;
   std::vector<std::string> notes;
   std::function<int64_t(int64_t depth)> decode_bytes;
-  std::function<Result<double>(int64_t depth)> measure_read_seconds;
+  std::function<Result<std::unique_ptr<StepReader>>(int64_t depth)> step_reader;
   std::function<Result<StepModel>()> new_model;  // of one session
   // Null on the CPU.
   std::function<DeviceFacts()> device_facts;

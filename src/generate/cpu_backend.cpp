@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <mutex>
+#include <new>
 #include <optional>
 
 #include "src/generate/available_memory.h"
@@ -29,7 +30,6 @@ struct CpuModel {
   Precision precision = Precision::kBfloat16;
   int64_t block_tokens = kDefaultBlockTokens;
   int64_t context = 0;
-  int64_t expert_bytes = 0;  // of all routed experts of the trunk
   std::shared_ptr<const Weights> weights;
   std::mutex pass_mutex;  // guards pool and workspace
   std::optional<ThreadPool> pool;
@@ -51,16 +51,6 @@ int64_t tensor_bytes(const Checkpoint& checkpoint, Wanted is_wanted) {
   int64_t bytes = 0;
   for (const std::string_view name : checkpoint.names()) {
     if (is_wanted(name)) bytes += static_cast<int64_t>(checkpoint.find(name)->bytes.size());
-  }
-  return bytes;
-}
-
-int64_t routed_expert_bytes(const Weights& weights) {
-  int64_t bytes = 0;
-  for (const LayerWeights& layer : weights.layers) {
-    for (const ExpertView& expert : layer.moe.experts) {
-      bytes += expert.gate.bytes() + expert.up.bytes() + expert.down.bytes();
-    }
   }
   return bytes;
 }
@@ -112,14 +102,34 @@ int64_t decode_bytes(const CpuModel& model, int64_t depth) {
          decode_state_bytes(*model.weights, depth, model.precision);
 }
 
-double measure_read(CpuModel& model, int64_t depth) {
-  const ModelConfig& config = config_of(*model.weights);
-  StepReads reads;
-  reads.pool_bytes = model.expert_bytes;
-  reads.chosen_bytes = model.expert_bytes * config.top_k / config.num_experts;
-  reads.always_bytes = decode_bytes(model, depth) - reads.chosen_bytes;
-  const std::lock_guard<std::mutex> lock(model.pass_mutex);
-  return measure_read_seconds(*model.pool, reads);
+class CpuStepReader final : public StepReader {
+ public:
+  CpuStepReader(std::shared_ptr<CpuModel> model, int64_t state_bytes)
+      : model_(std::move(model)), state_(state_bytes) {}
+  Result<double> read_seconds() override {
+    auto pieces = decode_weight_pieces(*model_->weights, turn_++);
+    pieces.push_back(state_.bytes());
+    const ReadPlan plan(pieces);
+    const std::lock_guard<std::mutex> lock(model_->pass_mutex);
+    return plan.read(*model_->pool);
+  }
+
+ private:
+  std::shared_ptr<CpuModel> model_;
+  TouchedBytes state_;
+  uint64_t turn_ = 0;
+};
+
+Result<std::unique_ptr<StepReader>> step_reader(const std::shared_ptr<CpuModel>& model,
+                                                int64_t depth) {
+  const int64_t state_bytes = decode_state_bytes(*model->weights, depth, model->precision);
+  try {
+    return std::unique_ptr<StepReader>(std::make_unique<CpuStepReader>(model, state_bytes));
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kExhausted,
+                  fmt::format("bench: found no memory left, expected {} MiB in place of the state",
+                              state_bytes >> 20));
+  }
 }
 
 Result<StepModel> new_model(const std::shared_ptr<CpuModel>& model) {
@@ -172,7 +182,6 @@ Result<Backend> open_cpu_backend(const ModelSource& source, const EngineOptions&
     ASSIGN_OR_RETURN(model->weights, random_weights(source.config, *options.random_weights,
                                                     *model->pool, options.on_load));
   }
-  model->expert_bytes = routed_expert_bytes(*model->weights);
   const std::span<const std::string> model_notes = notes_of(*model->weights);
   backend.notes.insert(backend.notes.end(), model_notes.begin(), model_notes.end());
   model->workspace.emplace(config_of(*model->weights), model->block_tokens, model->context,
@@ -181,9 +190,7 @@ Result<Backend> open_cpu_backend(const ModelSource& source, const EngineOptions&
   backend.kv_line = options.float32 ? "F32" : "BF16";
   backend.context = model->context;
   backend.decode_bytes = [model](int64_t depth) { return decode_bytes(*model, depth); };
-  backend.measure_read_seconds = [model](int64_t depth) -> Result<double> {
-    return measure_read(*model, depth);
-  };
+  backend.step_reader = [model](int64_t depth) { return step_reader(model, depth); };
   backend.new_model = [model] { return new_model(model); };
   return backend;
 }

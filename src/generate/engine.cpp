@@ -43,8 +43,8 @@ class LoadedEngine final : public Engine, public std::enable_shared_from_this<Lo
   std::string weights_line() const override;
   std::string kv_line() const override { return backend_.kv_line; }
   int64_t decode_bytes(int64_t depth) const override { return backend_.decode_bytes(depth); }
-  Result<double> measure_read_seconds(int64_t depth) const override {
-    return backend_.measure_read_seconds(depth);
+  Result<std::unique_ptr<StepReader>> step_reader(int64_t depth) const override {
+    return backend_.step_reader(depth);
   }
   std::optional<DeviceFacts> device_facts() const override {
     if (!backend_.device_facts) return std::nullopt;

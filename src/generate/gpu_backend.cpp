@@ -62,10 +62,21 @@ Result<StepModel> new_model(const std::shared_ptr<GpuEngine>& engine) {
 }
 
 // Bytes of a step at `depth`: those of the weights by the host's count, and of the state.
-int64_t decode_bytes(const GpuEngine& engine, const Weights& shapes, int64_t depth) {
-  (void)engine;
+int64_t decode_bytes(const Weights& shapes, int64_t depth) {
   return decode_weight_bytes(shapes) + decode_state_bytes(shapes, depth, Precision::kBfloat16);
 }
+
+// Reads as many bytes of the weights as a step reads in all.
+class GpuStepReader final : public StepReader {
+ public:
+  GpuStepReader(std::shared_ptr<GpuEngine> engine, int64_t bytes)
+      : engine_(std::move(engine)), bytes_(bytes) {}
+  Result<double> read_seconds() override { return engine_->forward->measure_read_seconds(bytes_); }
+
+ private:
+  std::shared_ptr<GpuEngine> engine_;
+  int64_t bytes_;
+};
 
 // A function that needs the state for itself: measurements.
 template <typename Body>
@@ -159,10 +170,11 @@ Result<Backend> open_gpu_backend(const ModelSource& source, const EngineOptions&
   backend.kv_line = "BF16";
   backend.context = engine->plan.context;
   backend.decode_bytes = [engine, shapes](int64_t depth) {
-    return decode_bytes(*engine, *shapes, depth);
+    return decode_bytes(*shapes, depth);
   };
-  backend.measure_read_seconds = [engine, shapes](int64_t depth) -> Result<double> {
-    return engine->forward->measure_read_seconds(decode_bytes(*engine, *shapes, depth));
+  backend.step_reader = [engine, shapes](int64_t depth) -> Result<std::unique_ptr<StepReader>> {
+    return std::unique_ptr<StepReader>(
+        std::make_unique<GpuStepReader>(engine, decode_bytes(*shapes, depth)));
   };
   backend.measure_stages = [engine](int64_t depth) { return measure_stages(*engine, depth); };
   backend.new_model = [engine] { return new_model(engine); };

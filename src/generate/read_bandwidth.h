@@ -1,24 +1,44 @@
-// How fast this machine's threads read memory: the ceiling a decode step is compared with.
+// How fast this machine's threads read what a decode step reads: the ceiling of a step.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
 
 #include "src/base/thread_pool.h"
 
 namespace moray {
 
-// What a decode step reads: some bytes at every step, and a changing part of a larger set.
-struct StepReads {
-  int64_t always_bytes = 0;  // trunk, head, state, KV
-  int64_t pool_bytes = 0;    // all routed experts
-  int64_t chosen_bytes = 0;  // of the pool, those of one step: top_k of num_experts
+// Bytes somewhere in memory, cut into units of about 32 KiB that threads share.
+class ReadPlan {
+ public:
+  explicit ReadPlan(std::span<const std::span<const std::byte>> pieces);
+
+  int64_t bytes() const { return bytes_; }
+  // Adds all bytes up as words, and does nothing else; seconds.
+  double read(ThreadPool& threads) const;
+
+ private:
+  std::vector<std::span<const std::byte>> slices_;
+  std::vector<size_t> ends_;  // of each unit, in slices_
+  int64_t bytes_ = 0;
 };
 
-// Seconds in which `threads` read one step's bytes: the median of many passes after a warm-up, each
-// with another pseudo-random choice from the pool. What stays in the caches from one pass to the
-// next comes from there, as it does in successive decode steps; what does not, does not. Allocates
-// always_bytes and at most 1 GiB of pool_bytes (more if a step chooses more), and frees them;
-// throws std::bad_alloc, which the command line reports, when they cannot be had.
-double measure_read_seconds(ThreadPool& threads, const StepReads& reads);
+// Memory in huge pages where the system has them, as weights and state have them, every page
+// written; in place of a state, which only its session sees. Throws std::bad_alloc.
+class TouchedBytes {
+ public:
+  explicit TouchedBytes(int64_t count);
+  std::span<const std::byte> bytes() const { return {memory_.get(), size_}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  size_t size_;
+};
 
 }  // namespace moray

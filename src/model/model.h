@@ -38,8 +38,11 @@ const ModelConfig& config_of(const Weights& weights);
 bool has_mtp(const Weights& weights);
 // What a user should be told once, one line each ("mtp.*: config.json promises ...").
 std::span<const std::string> notes_of(const Weights& weights);
-// Weight bytes a decode step of one token reads at cache depth 0 (trunk, top-k experts, head), and
-// the state and cache bytes it adds at `depth`. What `moray bench` compares with a measured read.
+// The weights a decode step of one token reads at cache depth 0, where they lie: trunk, head and, a
+// layer, top_k routed experts that depend on `turn` pseudo-randomly. The sizes do not depend on it.
+std::vector<std::span<const std::byte>> decode_weight_pieces(const Weights& weights, uint64_t turn);
+// Their bytes, and the state and cache bytes a step adds at `depth`: what `moray bench` compares
+// with a read of the same bytes.
 int64_t decode_weight_bytes(const Weights& weights);
 int64_t decode_state_bytes(const Weights& weights, int64_t depth, Precision precision);
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "src/tensor/normal_tiles.h"
+
 namespace moray {
 namespace {
 
@@ -42,8 +44,8 @@ int64_t data_bytes(const MatrixView& matrix) {
   return matrix.rows * matrix.cols * dtype_bytes(matrix.dtype);
 }
 
-int64_t line_bytes(const MatrixView& matrix) {
-  return (data_bytes(matrix) + kLineBytes - 1) / kLineBytes * kLineBytes;
+int64_t whole_lines(int64_t bytes) {
+  return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
 
 // Reads `count` bytes into `to`, or, where that is null, one byte of every page.
@@ -65,7 +67,7 @@ Status read_weights(Weights& weights, const LoadOptions& options) {
   int64_t arena_bytes = 0;
   for (const MatrixView* matrix : matrices) {
     total += data_bytes(*matrix);
-    arena_bytes += line_bytes(*matrix);
+    arena_bytes += whole_lines(data_bytes(*matrix)) + whole_lines(normal_tile_count(*matrix));
   }
   const auto go_on = [&](int64_t done) {
     return !options.progress || options.progress(done, total);
@@ -91,7 +93,13 @@ Status read_weights(Weights& weights, const LoadOptions& options) {
     }
     if (free_space != nullptr) {
       matrix->data = free_space;
-      free_space += line_bytes(*matrix);
+      free_space += whole_lines(bytes);
+      if (normal_tile_count(*matrix) > 0) {
+        auto* const tiles = reinterpret_cast<uint8_t*>(free_space);
+        find_normal_tiles(*matrix, tiles);
+        matrix->normal_tiles = tiles;
+        free_space += whole_lines(normal_tile_count(*matrix));
+      }
     }
     done += bytes;
   }

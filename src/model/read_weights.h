@@ -12,7 +12,8 @@ namespace moray {
 
 // Reads all matrices, reporting progress; kCancelled when progress() returns false. Up to
 // options.copy_bytes_max in all they are copied to huge pages, each matrix on its own cache lines
-// (views then point into weights.arena); larger models stay mapped.
+// (views then point into weights.arena) and their normal tiles found; larger models stay mapped and
+// take the slower conversion, which memory hides.
 Status read_weights(Weights& weights, const LoadOptions& options);
 
 }  // namespace moray

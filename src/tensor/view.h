@@ -12,6 +12,8 @@ namespace moray {
 
 // Rows and columns that share one FP8 scale in the official block layout.
 inline constexpr int64_t kScaleBlock = 128;
+// Rows of a tile of MatrixView::normal_tiles; its columns are kScaleBlock.
+inline constexpr int64_t kNormalTileRows = 4;
 
 // A matrix W [rows, cols], row-major and contiguous, of dtype F32, BF16, F16 or F8_E4M3.
 // For F8_E4M3: W[n,k] = fp8[n,k] * scales[n/128, k/128], scales [ceil(rows/128), ceil(cols/128)]
@@ -22,6 +24,9 @@ struct MatrixView {
   int64_t rows = 0;
   int64_t cols = 0;
   DType dtype = DType::kF32;
+  // For F8_E4M3 optionally [ceil(rows/4), ceil(cols/128)]: 1 where the tile of 4 rows and 128
+  // columns holds normal numbers only (no zero, subnormal or NaN), which widen faster; 0 elsewhere.
+  const uint8_t* normal_tiles = nullptr;
 
   bool empty() const { return data == nullptr; }
   int64_t scale_cols() const { return (cols + kScaleBlock - 1) / kScaleBlock; }

@@ -2,6 +2,7 @@
 #include "src/base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <chrono>
@@ -67,6 +68,48 @@ TEST(ThreadPool, AnIdleTeamCostsNoCpuTime) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const double busy_ms = 1000.0 * double(std::clock() - before) / CLOCKS_PER_SEC;
   EXPECT_LT(busy_ms, 20);  // a spinning worker would show about 200
+}
+
+// More indices than a share's bounds can hold are claimed in groups; none may be lost at the ends.
+TEST(ThreadPool, EveryIndexOnceInAVeryLongLoop) {
+  ThreadPool pool(3);
+  for (const int64_t count : {65535, 65536, 200001}) {
+    std::vector<uint8_t> visits(static_cast<size_t>(count), 0);
+    pool.run(count, [&](int64_t index, int) { ++visits[static_cast<size_t>(index)]; });
+    for (const uint8_t visit : visits) ASSERT_EQ(visit, 1);
+  }
+}
+
+TEST(ThreadPool, ACallerOnAWorkersCpuIsMovedAndKeepsItsAffinity) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "one CPU";
+  ThreadPool pool(2);
+  std::atomic<int> worker_cpu{-1};
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  pool.run(2, [&](int64_t, int worker) {  // the caller waits in its index until the worker has one
+    if (worker == 1) worker_cpu = sched_getcpu();
+    while (worker_cpu < 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  });
+  ASSERT_GE(worker_cpu, 0);
+  int stood_there = 0, moves = 0;
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    cpu_set_t only;
+    CPU_ZERO(&only);
+    CPU_SET(worker_cpu, &only);
+    ASSERT_EQ(sched_setaffinity(0, sizeof(only), &only), 0);
+    ASSERT_EQ(sched_setaffinity(0, sizeof(allowed), &allowed), 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // it moves a caller so often only
+    if (sched_getcpu() != worker_cpu) continue;
+    ++stood_there;
+    pool.run(2, [](int64_t, int) {});
+    moves += sched_getcpu() != worker_cpu;
+    cpu_set_t after;
+    ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
+    EXPECT_TRUE(CPU_EQUAL(&after, &allowed));
+  }
+  if (stood_there == 0) GTEST_SKIP() << "the kernel never left the caller on that CPU";
+  EXPECT_GT(moves, 0) << "of " << stood_there;
 }
 
 TEST(ThreadPool, ZeroPicksAtLeastOneThread) {

@@ -57,7 +57,7 @@ TEST(Engine, KnowsWhatItIs) {
       << engine->backend_line();
   EXPECT_GT(engine->decode_bytes(0), 100000);
   EXPECT_GT(engine->decode_bytes(100), engine->decode_bytes(0));
-  EXPECT_GT(*engine->measure_read_seconds(0), 0);
+  EXPECT_GT(*(*engine->step_reader(0))->read_seconds(), 0);
   EXPECT_EQ(open_tiny({.float32 = true})->kv_line(), "F32");
 }
 

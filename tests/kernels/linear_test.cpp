@@ -165,30 +165,77 @@ TEST(Linear, BitsDependOnNeitherBatchNorThreads) {
   }
 }
 
+// Knowing which tiles are normal is a matter of speed only.
+TEST(Linear, NormalTilesChangeNoBit) {
+  Random random;
+  SCOPED_TRACE(random.trace());
+  ThreadPool pool(2);
+  for (const cpu::Kernels* kernels : all_levels()) {
+    SCOPED_TRACE(level_trace(*kernels));
+    for (const Shape& shape : {Shape{{256, 8, 24}, 128}, Shape{{136}, 512}, Shape{{130}, 256}}) {
+      for (int64_t tokens : {1, 2, 20}) {
+        Case c = make_case(random, shape, {DType::kF8E4M3}, tokens);
+        const auto known = run({pool, *kernels}, c, 0, tokens, Precision::kBfloat16);
+        for (OwnedMatrix& weight : c.weights) weight.view.normal_tiles = nullptr;
+        const auto unknown = run({pool, *kernels}, c, 0, tokens, Precision::kBfloat16);
+        for (size_t i = 0; i < known.size(); ++i) EXPECT_TRUE(known[i].same_bits(unknown[i]));
+      }
+    }
+  }
+}
+
+// Each code in turn, alone among normal ones, at a random place of a tile.
+TEST(Linear, OnlyNormalCodesMakeANormalTile) {
+  Random random;
+  SCOPED_TRACE(random.trace());
+  constexpr int64_t kRows = 11, kCols = 300;  // the last row group and slice are not whole
+  std::vector<uint8_t> codes(kRows * kCols, 0xb8);
+  const MatrixView view{
+      .data = codes.data(), .rows = kRows, .cols = kCols, .dtype = DType::kF8E4M3};
+  ASSERT_EQ(normal_tile_count(view), 9);
+  std::vector<uint8_t> tiles(9);
+  for (int code = 0; code < 256; ++code) {
+    const int64_t row = random.below(8), col = random.below(256);
+    codes[size_t(row * kCols + col)] = static_cast<uint8_t>(code);
+    find_normal_tiles(view, tiles.data());
+    const float value = std::abs(f8e4m3_to_float(static_cast<uint8_t>(code)));
+    for (int64_t tile = 0; tile < 9; ++tile) {
+      const bool is_whole = tile < 6 && tile % 3 < 2;
+      const bool has_code = tile == row / 4 * 3 + col / 128;
+      const bool is_normal = std::isfinite(value) && value >= 0x1p-6f;
+      EXPECT_EQ(tiles[size_t(tile)], is_whole && (!has_code || is_normal)) << code << ", " << tile;
+    }
+    codes[size_t(row * kCols + col)] = 0xb8;
+  }
+}
+
 // Row n of the matrix is code n throughout and x picks one element, so y is the code's value.
-TEST(Linear, WidensEveryFp8CodeExactly) {
-  constexpr int64_t kCodes = 256, kWidth = 200;
+void expect_exact_codes(int64_t width, bool knows_normal_tiles) {
+  constexpr int64_t kCodes = 256;
   OwnedMatrix m;
   for (int64_t n = 0; n < kCodes; ++n) {
-    for (int64_t k = 0; k < kWidth; ++k) m.bytes.push_back(static_cast<unsigned char>(n));
+    for (int64_t k = 0; k < width; ++k) m.bytes.push_back(static_cast<unsigned char>(n));
   }
   m.scales.assign(4, 1.0f);
   m.view = {.data = m.bytes.data(),
             .scales = m.scales.data(),
             .rows = kCodes,
-            .cols = kWidth,
+            .cols = width,
             .dtype = DType::kF8E4M3};
+  m.normal_tiles.resize(size_t(normal_tile_count(m.view)));
+  find_normal_tiles(m.view, m.normal_tiles.data());
+  if (knows_normal_tiles) m.view.normal_tiles = m.normal_tiles.data();
   ThreadPool pool(1);
   for (const cpu::Kernels* kernels : all_levels()) {
     SCOPED_TRACE(level_trace(*kernels));
     for (Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
-      for (int64_t tokens : {int64_t{1}, int64_t{3}, kWidth}) {
+      for (int64_t tokens : {int64_t{1}, int64_t{3}, width}) {
         Case c;
-        c.k = kWidth;
+        c.k = width;
         c.weights.push_back(m);
         c.weights[0].view.data = m.bytes.data();
-        c.x.assign(size_t(tokens * kWidth), 0.0f);
-        for (int64_t t = 0; t < tokens; ++t) c.x[size_t(t * kWidth + (t * 37 + 5) % kWidth)] = 1;
+        c.x.assign(size_t(tokens * width), 0.0f);
+        for (int64_t t = 0; t < tokens; ++t) c.x[size_t(t * width + (t * 37 + 5) % width)] = 1;
         const auto y = run({pool, *kernels}, c, 0, tokens, precision);
         for (int64_t i = 0; i < tokens * kCodes; ++i) {
           const float expected = f8e4m3_to_float(static_cast<uint8_t>(i % kCodes));
@@ -199,6 +246,15 @@ TEST(Linear, WidensEveryFp8CodeExactly) {
           }
         }
       }
+    }
+  }
+}
+
+TEST(Linear, WidensEveryFp8CodeExactly) {
+  for (const int64_t width : {200, 256}) {
+    for (const bool knows_normal_tiles : {false, true}) {
+      SCOPED_TRACE(std::to_string(width) + (knows_normal_tiles ? ", tiles known" : ""));
+      expect_exact_codes(width, knows_normal_tiles);
     }
   }
 }

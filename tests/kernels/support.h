@@ -14,6 +14,7 @@
 #include "src/kernels/cpu/cpu.h"
 #include "src/kernels/cpu/kernels.h"
 #include "src/kernels/ref/ref.h"
+#include "src/tensor/normal_tiles.h"
 
 namespace moray {
 
@@ -77,6 +78,7 @@ class Guarded {
 struct OwnedMatrix {
   std::vector<unsigned char> bytes;
   std::vector<float> scales;
+  std::vector<uint8_t> normal_tiles;
   MatrixView view;
 };
 
@@ -87,6 +89,25 @@ inline uint16_t float_to_f16_truncated(
   if (exponent <= 0) return static_cast<uint16_t>(bits >> 16 & 0x8000);
   return static_cast<uint16_t>((bits >> 16 & 0x8000) | unsigned(exponent) << 10 |
                                (bits >> 13 & 0x3ff));
+}
+
+// Replaces the zeros and subnormals of about half of an FP8 matrix's tiles by normal numbers, as
+// most tiles of a trained matrix have none, and maps the result.
+inline void make_normal_tiles(Random& random, OwnedMatrix& m, unsigned char* codes) {
+  for (int64_t tile = 0; tile < normal_tile_count(m.view); ++tile) {
+    if (random.below(2) == 0) continue;
+    const int64_t row = tile / m.view.scale_cols() * kNormalTileRows;
+    const int64_t col = tile % m.view.scale_cols() * kScaleBlock;
+    for (int64_t r = row; r < std::min(row + kNormalTileRows, m.view.rows); ++r) {
+      for (int64_t c = col; c < std::min(col + kScaleBlock, m.view.cols); ++c) {
+        unsigned char& code = codes[r * m.view.cols + c];
+        if ((code & 0x78) == 0) code |= 0x08;
+      }
+    }
+  }
+  m.normal_tiles.resize(size_t(normal_tile_count(m.view)));
+  find_normal_tiles(m.view, m.normal_tiles.data());
+  m.view.normal_tiles = m.normal_tiles.data();
 }
 
 inline OwnedMatrix random_matrix(Random& random, DType dtype, int64_t rows, int64_t cols,
@@ -115,6 +136,7 @@ inline OwnedMatrix random_matrix(Random& random, DType dtype, int64_t rows, int6
       m.scales.push_back(scale / 100 * (0.5f + random.uniform()));
     }
     m.view.scales = m.scales.data();
+    make_normal_tiles(random, m, m.bytes.data() + offset);
   }
   return m;
 }

@@ -12,15 +12,17 @@
 namespace moray::cpu {
 
 // How a product reads its input: rows padded with zeros to a multiple of 128; FP32, or BF16 for
-// products by AVX512_BF16.
-enum class Engine : uint8_t { kF32, kBf16 };
-inline constexpr int kEngines = 2;
+// products by AVX512_BF16, either in order or dealt: of each 64 values the 32 at even places, then
+// the 32 at odd places, as FP8 codes come apart.
+enum class Engine : uint8_t { kF32, kBf16, kBf16Dealt };
+inline constexpr int kEngines = 3;
 
 // Rows [row_begin, row_end) of one matrix times `tokens` rows of x.
 struct LinearJob {
   const void* weight;
   const float* scales;  // of the whole matrix, FP8 only
   int64_t scale_cols;
+  const uint8_t* normal_tiles;  // of the whole matrix, as in MatrixView; may be null
   int64_t k;
   int64_t row_begin, row_end;  // row_begin a multiple of 4
   const void* x;               // float or BF16 bits, as the engine reads it
@@ -137,10 +139,12 @@ struct ValuesJob {
 struct Kernels {
   Level level;
   bool has_bf16_products;
-  // [Engine][WeightKind]; kBf16 only for BF16 and FP8 weights.
+  // [Engine][WeightKind]; kBf16 only for BF16 weights, kBf16Dealt only for FP8.
   void (*linear[kEngines][4])(const LinearJob&);
   void (*pack_f32)(const float* x, int64_t k, float* out, int64_t padded);
   void (*pack_bf16)(const float* x, int64_t k, uint16_t* out, int64_t padded);
+  // Null without BF16 products.
+  void (*pack_bf16_dealt)(const float* x, int64_t k, uint16_t* out, int64_t padded);
   void (*widen)(const void* from, int weight_kind, int64_t count, float* out);
   void (*rms_norm)(const NormJob&);
   void (*silu_product)(const SiluJob&);

@@ -73,9 +73,9 @@ constexpr int weight_kind(DType dtype) {
 // The engine a weight is multiplied by: BF16 products where the machine has them, the precision
 // allows them and the weight widens to BF16 exactly.
 inline Engine engine_for(const Kernels& kernels, Precision precision, DType dtype) {
-  const bool exact = dtype == DType::kBF16 || dtype == DType::kF8E4M3;
-  const bool rounds = precision == Precision::kBfloat16;
-  return exact && rounds && kernels.has_bf16_products ? Engine::kBf16 : Engine::kF32;
+  if (precision != Precision::kBfloat16 || !kernels.has_bf16_products) return Engine::kF32;
+  if (dtype == DType::kF8E4M3) return Engine::kBf16Dealt;
+  return dtype == DType::kBF16 ? Engine::kBf16 : Engine::kF32;
 }
 
 constexpr int64_t element_bytes(Engine engine) {
@@ -86,8 +86,10 @@ constexpr int64_t element_bytes(Engine engine) {
 inline void pack_row(const Kernels& kernels, Engine engine, const float* x, int64_t k, void* out) {
   if (engine == Engine::kF32) {
     kernels.pack_f32(x, k, static_cast<float*>(out), padded_k(k));
-  } else {
+  } else if (engine == Engine::kBf16) {
     kernels.pack_bf16(x, k, static_cast<uint16_t*>(out), padded_k(k));
+  } else {
+    kernels.pack_bf16_dealt(x, k, static_cast<uint16_t*>(out), padded_k(k));
   }
 }
 
@@ -104,6 +106,7 @@ inline LinearJob linear_job(const MatrixView& weight, int64_t row_begin, int64_t
   job.weight = weight.data;
   job.scales = weight.scales;
   job.scale_cols = weight.scale_cols();
+  job.normal_tiles = weight.normal_tiles;
   job.k = weight.cols;
   job.row_begin = row_begin;
   job.row_end = row_end;

@@ -74,6 +74,15 @@ struct Lanes {
   static void store_bf16_first(uint16_t* to, F value, int64_t count) {
     _mm256_mask_storeu_epi16(to, first(count), bf16_bits(value));
   }
+  // Values `at`.. of a dealt row (see Engine); `at` is a multiple of 16, lanes without a value
+  // zero.
+  static void store_bf16_dealt(uint16_t* row, int64_t at, F value) {
+    const __m256i order = _mm256_setr_epi16(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    const __m256i dealt = _mm256_permutexvar_epi16(order, bf16_bits(value));
+    uint16_t* const to = row + at / 64 * 64 + at % 64 / 2;
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(dealt));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 32), _mm256_extracti128_si256(dealt, 1));
+  }
   static F load_bf16(const void* from) {
     return from_bf16_bits(_mm256_loadu_si256(static_cast<const __m256i*>(from)));
   }
@@ -111,6 +120,15 @@ struct Lanes {
     s = add(s, _mm512_permute_ps(s, 0x4e));
     s = add(s, _mm512_permute_ps(s, 0xb1));
     _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, s)));
+  }
+  // The first eight lanes: sums of eight vectors' lanes.
+  static F sum_rows8(const F (&v)[8]) {
+    const F a = add_parts(add_halves(v[0], v[1]), add_halves(v[2], v[3]));
+    const F b = add_parts(add_halves(v[4], v[5]), add_halves(v[6], v[7]));
+    const F ab = add(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+    const F s = add(_mm512_shuffle_ps(ab, ab, 0x88), _mm512_shuffle_ps(ab, ab, 0xdd));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0);
+    return _mm512_permutexvar_ps(order, s);
   }
   // A tile v[row][token] of 4 rows and kTileTokens tokens: out[token * 4 + row] = sum of its lanes.
   static void sum_tile(const F (&v)[4][kTileTokens], float* out) {

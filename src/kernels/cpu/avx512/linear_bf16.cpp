@@ -1,12 +1,10 @@
 // linear by VDPBF16PS: products of BF16 pairs, added in FP32.
 //
-// E4M3 codes become BF16 through a table of 128 values in registers (VBMI byte permutes), because
-// the instruction reads denormals as zero: E4M3's subnormals are normal BF16 numbers, a shifted
-// code would not be. Method after the AVX-512 FP8 kernels of KTransformers; ours keeps the natural
-// order of weights, so that FP8 and BF16 matrices share one packed input. Splitting codes of even
-// and odd index by shifts instead, with the input packed to match, saves three shuffles and lost:
-// on Zen 5 unpacks are cheaper than shifts (nano projection 8.9 us against 9.6).
+// How E4M3 codes become BF16 numbers is in fp8_pairs.h, the loop over one token's rows in
+// token_fp8.h; several tokens take the loops of generic/linear.h.
+#include "src/kernels/cpu/avx512/fp8_pairs.h"
 #include "src/kernels/cpu/avx512/lanes.h"
+#include "src/kernels/cpu/avx512/token_fp8.h"
 #include "src/kernels/cpu/generic/linear.h"
 #include "src/kernels/cpu/tables.h"
 
@@ -37,57 +35,35 @@ struct ReadBf16Pairs {
   bool saw_nan() const { return false; }
 };
 
-// Low and high bytes of the BF16 number of each non-negative E4M3 code.
-struct Fp8Table {
-  alignas(64) uint8_t low[128];
-  alignas(64) uint8_t high[128];
-};
-
-constexpr Fp8Table make_fp8_table() {
-  Fp8Table table{};
-  for (unsigned code = 0; code < 128; ++code) {
-    const unsigned exponent = code >> 3, mantissa = code & 7;
-    unsigned bits = (exponent + 120) << 7 | mantissa << 4;
-    if (exponent == 0) {  // mantissa * 2^-9, normalised
-      unsigned leading = 0;
-      while (mantissa >> (leading + 1)) ++leading;
-      bits = mantissa == 0 ? 0 : (leading + 118) << 7 | (mantissa << (7 - leading) & 0x7f);
-    }
-    if (code == 127) bits = 0x7fc0;
-    table.low[code] = static_cast<uint8_t>(bits);
-    table.high[code] = static_cast<uint8_t>(bits >> 8);
+void linear_fp8(const LinearJob& job) {
+  if (!multiplies_one_token(job)) {
+    linear_rows<Lanes, Bf16Engine, ReadFp8Table>(job, _mm512_setzero_si512());
+  } else if (job.normal_tiles != nullptr) {
+    multiply_one_token<true>(job);
+  } else {
+    multiply_one_token<false>(job);
   }
-  return table;
 }
 
-constexpr Fp8Table kFp8Table = make_fp8_table();
-
-struct ReadFp8Pairs {
-  static constexpr int kBytes = 1;
-  static constexpr float kScale = 1;
-  static constexpr bool kPrefetch = true;
-  // 64 codes; the eight-byte groups are dealt so that the two unpacks restore natural order.
-  void load(const char* from, __m512i& a, __m512i& b) {
-    __m512i codes = _mm512_loadu_si512(from);
-    // Keeps the codes in a register: GCC would rather load them once for each use, and rows that do
-    // not start on a cache line make every load two.
-    asm("" : "+v"(codes));
-    codes = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
-    const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(kFp8Table.low), codes,
-                                                 _mm512_load_si512(kFp8Table.low + 64));
-    const __m512i magnitude = _mm512_permutex2var_epi8(_mm512_load_si512(kFp8Table.high), codes,
-                                                       _mm512_load_si512(kFp8Table.high + 64));
-    constexpr int kOrAnd = 0xf8;  // x | (y & z)
-    const __m512i high =
-        _mm512_ternarylogic_epi64(magnitude, codes, _mm512_set1_epi8(char(0x80)), kOrAnd);
-    a = _mm512_unpacklo_epi8(low, high);
-    b = _mm512_unpackhi_epi8(low, high);
+void pack_bf16_dealt(const float* x, int64_t k, uint16_t* out, int64_t padded) {
+  const auto bits = [&](int64_t at) {
+    const int64_t left = k - at;
+    return Lanes::bf16_bits(left >= 16 ? Lanes::load(x + at)
+                            : left > 0 ? Lanes::load_first(x + at, left)
+                                       : Lanes::zero());
+  };
+  const auto pair = [&](int64_t at) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(bits(at)), bits(at + 16), 1);
+  };
+  const __m512i order = _mm512_setr_epi64(
+      0x0006000400020000, 0x000e000c000a0008, 0x0016001400120010, 0x001e001c001a0018,
+      0x0026002400220020, 0x002e002c002a0028, 0x0036003400320030, 0x003e003c003a0038);
+  const __m512i next = _mm512_add_epi16(order, _mm512_set1_epi16(1));
+  for (int64_t at = 0; at < padded; at += 64) {
+    const __m512i first = pair(at), second = pair(at + 32);
+    _mm512_storeu_si512(out + at, _mm512_permutex2var_epi16(first, order, second));
+    _mm512_storeu_si512(out + at + 32, _mm512_permutex2var_epi16(first, next, second));
   }
-  bool saw_nan() const { return false; }  // the table gives a NaN, the products carry it
-};
-
-void linear_fp8(const LinearJob& job) {
-  linear_rows<Lanes, Bf16Engine, ReadFp8Pairs>(job, _mm512_setzero_si512());
 }
 
 // BF16 weights are read in place however many tokens there are: nothing to widen.
@@ -98,9 +74,9 @@ void linear_bf16(const LinearJob& job) {
 }  // namespace
 
 void fill_linear_avx512_bf16(Kernels& table) {
-  auto& column = table.linear[static_cast<int>(Engine::kBf16)];
-  column[kWeightBf16] = linear_bf16;
-  column[kWeightFp8] = linear_fp8;
+  table.linear[static_cast<int>(Engine::kBf16)][kWeightBf16] = linear_bf16;
+  table.linear[static_cast<int>(Engine::kBf16Dealt)][kWeightFp8] = linear_fp8;
+  table.pack_bf16_dealt = pack_bf16_dealt;
   table.has_bf16_products = true;
 }
 

@@ -23,6 +23,9 @@ void silu_product_rows(const SiluJob& job) {
         return;
       }
       auto* const row = static_cast<uint16_t*>(job.out) + t * job.out_stride;
+      if constexpr (L::kWidth == 16) {  // narrower levels have no BF16 products
+        if (job.engine == Engine::kBf16Dealt) return L::store_bf16_dealt(row, at, value);
+      }
       L::store_bf16_first(row + at, value, count);
     });
   }
