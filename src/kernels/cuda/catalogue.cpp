@@ -31,6 +31,7 @@ constexpr std::array kPromises = {
     Promise{"plan_tiles"},
     Promise{"place_rows", kEveryArch, "ATOMS"},
     Promise{"random_*", kEveryArch, "STG.E"},
+    Promise{"read_speed", kEveryArch, "LDG.E.NA.128.CONSTANT"},
     Promise{"w8a8_*", kSm90, "QGMMA.64x128x32.F32.E4M3.E4M3"},
     Promise{"w8a8_*", kSm120, "QMMA.SF"},
     Promise{"w8a8_*", kSm89, "QMMA.16832.F32.E4M3.E4M3"},
