@@ -60,7 +60,7 @@ void start(gpu::Stream& stream, const DecodeShape& shape, const gpu::Kernel& ker
 }
 
 ByTokens find_by_tokens(const gpu::KernelSet& kernels, const std::string& name) {
-  return {kernels.find(name + "_8"), kernels.find(name + "_16")};
+  return {kernels.find(name + "_1"), kernels.find(name + "_8"), kernels.find(name + "_16")};
 }
 
 // Gives each target its own blocks, so that every block streams about the same bytes and there are

@@ -40,10 +40,12 @@ struct DecodeShape {
   int arch = 0;  // 89, 90 or 120
 };
 
-// One kernel for steps of up to 8 tokens, one for up to 16.
+// The same computation compiled for one token, up to 8 and up to 16; a token's bits do not differ.
 struct ByTokens {
-  gpu::Kernel up_to_8, up_to_16;
-  const gpu::Kernel& of(int tokens) const { return tokens <= 8 ? up_to_8 : up_to_16; }
+  gpu::Kernel one, up_to_8, up_to_16;
+  const gpu::Kernel& of(int tokens) const {
+    return tokens == 1 ? one : tokens <= 8 ? up_to_8 : up_to_16;
+  }
 };
 struct DecodeKernels {
   DecodeShape shape;

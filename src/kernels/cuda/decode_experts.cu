@@ -45,11 +45,11 @@ __device__ __forceinline__ TileRef gate_up_tile(const ExpertRecords& records, co
 }
 
 // A block's place and its shared memory, for kernels over the hidden columns.
-template <int kWidth>
+template <int kTokens>
 struct HiddenBlock {
-  static constexpr int kDepth = ring_depth(kArch, kWidth * 8);
+  static constexpr int kDepth = ring_depth(kArch, kTokens);
   int warp, lane, slice, group;
-  PartialSums partials;
+  PartialSums<kTokens> partials;
 
   __device__ __forceinline__ explicit HiddenBlock(int tokens)
       : warp(threadIdx.x / 32),
@@ -73,11 +73,11 @@ struct HiddenBlock {
 };
 
 // One tile a group of a matrix over the normed input; y[token * y_stride + row].
-template <Format kFormat, int kWidth>
+template <Format kFormat, int kTokens>
 __device__ __forceinline__ void route_rows(const NormRouteParams& p, const Matrix& w,
                                            int block_tile, float* y, int y_stride, Bfloat16* store,
                                            NormSums& sums) {
-  const HiddenBlock<kWidth> block(p.tokens);
+  const HiddenBlock<kTokens> block(p.tokens);
   const auto locate = [&](int) {
     return tile_of<kFormat>(static_cast<const char*>(w.data), w.scales, w.rows, w.stride,
                             kHiddenScaleCols, block_tile + block.group);
@@ -88,12 +88,12 @@ __device__ __forceinline__ void route_rows(const NormRouteParams& p, const Matri
   norm.load(p.norm_weight, block.slice, block.lane);
   let_next_start();
   wait_for_previous();
-  Activations<kWidth> x;
-  norm_slice<kFormat>(x, p.residual, p.tokens, norm, sums, block.staging(),
-                      block.group == 0 ? store : nullptr, block.slice, block.lane);
+  Activations<widths_of(kTokens)> x;
+  norm_slice<kFormat, kTokens>(x, p.residual, p.tokens, norm, sums, block.staging(),
+                               block.group == 0 ? store : nullptr, block.slice, block.lane);
   ring.run(
       1, locate, x, [](int) {},
-      [&](int, const float(&sum)[kWidth][4]) {
+      [&](int, const float(&sum)[widths_of(kTokens)][4]) {
         block.partials.put(block.warp, 0, sum, block.lane);
       });
   __syncthreads();
@@ -107,9 +107,13 @@ __device__ __forceinline__ void route_rows(const NormRouteParams& p, const Matri
   }
 }
 
+// Bounds beyond the threads of a launch cap the registers (72 and 80 a thread) so that a block of
+// the next kernel fits beside: 256 x 72 + 576 x 80 of the 65536.
+constexpr int kBeside = 896, kDownBeside = 768;
+
 // inner of one unit: row r of the pair of tiles `first_tile` and the next, for all its tokens.
-template <typename Slot>
-__device__ __forceinline__ void write_inner(const PartialSums& partials, Bfloat16* inner,
+template <int kTokens, typename Slot>
+__device__ __forceinline__ void write_inner(const PartialSums<kTokens>& partials, Bfloat16* inner,
                                             int of_group, int first_tile, int row, int r, int width,
                                             int token, const Slot& slot_of) {
   const int slot = slot_of(token);
@@ -119,9 +123,9 @@ __device__ __forceinline__ void write_inner(const PartialSums& partials, Bfloat1
   inner[(token * kSlots + slot) * kInnerStride + row] = float_bf16(silu(gate) * up);
 }
 
-template <int kWidth>
+template <int kTokens>
 __device__ __forceinline__ void route_shared(const NormRouteParams& p, int unit, NormSums& sums) {
-  const HiddenBlock<kWidth> block(p.tokens);
+  const HiddenBlock<kTokens> block(p.tokens);
   const auto locate = [&](int j) {
     return gate_up_tile<kSharedFormat>(p.shared, p.shared.base, unit * kGroups + block.group, j);
   };
@@ -131,12 +135,12 @@ __device__ __forceinline__ void route_shared(const NormRouteParams& p, int unit,
   norm.load(p.norm_weight, block.slice, block.lane);
   let_next_start();
   wait_for_previous();
-  Activations<kWidth> x;
-  norm_slice<kSharedFormat>(x, p.residual, p.tokens, norm, sums, block.staging(), nullptr,
-                            block.slice, block.lane);
+  Activations<widths_of(kTokens)> x;
+  norm_slice<kSharedFormat, kTokens>(x, p.residual, p.tokens, norm, sums, block.staging(), nullptr,
+                                     block.slice, block.lane);
   ring.run(
       2, locate, x, [](int) {},
-      [&](int j, const float(&sum)[kWidth][4]) {
+      [&](int j, const float(&sum)[widths_of(kTokens)][4]) {
         block.partials.put(block.warp, j, sum, block.lane);
       });
   __syncthreads();
@@ -150,7 +154,7 @@ __device__ __forceinline__ void route_shared(const NormRouteParams& p, int unit,
 }
 
 // Blocks: the router's tiles, then the shared gate's, then the shared expert's pairs.
-template <int kWidth>
+template <int kTokens>
 __device__ __forceinline__ void norm_route(const NormRouteParams& p) {
   __shared__ NormSums sums;
   constexpr int kRouterBlocks = ((kExperts + kTileRows - 1) / kTileRows + kGroups - 1) / kGroups;
@@ -158,35 +162,35 @@ __device__ __forceinline__ void norm_route(const NormRouteParams& p) {
   if (block < kRouterBlocks) {
     Bfloat16* const store = block == 0 ? p.routing.x : nullptr;
     if (p.router.format == Format::kFp8) {
-      route_rows<Format::kFp8, kWidth>(p, p.router, block * kGroups, p.routing.logits, kExperts,
-                                       store, sums);
-    } else {
-      route_rows<Format::kBf16, kWidth>(p, p.router, block * kGroups, p.routing.logits, kExperts,
+      route_rows<Format::kFp8, kTokens>(p, p.router, block * kGroups, p.routing.logits, kExperts,
                                         store, sums);
+    } else {
+      route_rows<Format::kBf16, kTokens>(p, p.router, block * kGroups, p.routing.logits, kExperts,
+                                         store, sums);
     }
   } else if constexpr (kSharedDim > 0) {
     if (block > kRouterBlocks) {
-      route_shared<kWidth>(p, block - kRouterBlocks - 1, sums);
+      route_shared<kTokens>(p, block - kRouterBlocks - 1, sums);
     } else if (p.shared_gate.format == Format::kFp8) {
-      route_rows<Format::kFp8, kWidth>(p, p.shared_gate, 0, p.routing.shared_logit, 1, nullptr,
-                                       sums);
-    } else {
-      route_rows<Format::kBf16, kWidth>(p, p.shared_gate, 0, p.routing.shared_logit, 1, nullptr,
+      route_rows<Format::kFp8, kTokens>(p, p.shared_gate, 0, p.routing.shared_logit, 1, nullptr,
                                         sums);
+    } else {
+      route_rows<Format::kBf16, kTokens>(p, p.shared_gate, 0, p.routing.shared_logit, 1, nullptr,
+                                         sums);
     }
   }
 }
 
 // Units of work: (distinct expert, pair of gate and up tiles), dealt to groups of warps in turn.
-template <int kWidth>
+template <int kTokens>
 __device__ __forceinline__ void experts_gate_up(const ExpertsParams& p) {
   constexpr int kPairs = (kExpertDim + kTileRows - 1) / kTileRows;
-  __shared__ ChosenExperts<kWidth * 8> chosen;
+  __shared__ ChosenExperts<kTokens> chosen;
   __shared__ Pack16 table[kChoiceTableBytes / 16];
-  const HiddenBlock<kWidth> block(p.tokens);
+  const HiddenBlock<kTokens> block(p.tokens);
   wait_for_previous();
   let_next_start();
-  Activations<kWidth> x;
+  Activations<widths_of(kTokens)> x;
   load_activations<kExpertFormat>(
       x,
       [&](int token) -> const Bfloat16* {
@@ -215,7 +219,7 @@ __device__ __forceinline__ void experts_gate_up(const ExpertsParams& p) {
   static_assert(kBatchTiles == 2);  // a batch is a pair
   ring.run(
       count, locate, x, [](int) {},
-      [&](int j, const float(&sum)[kWidth][4]) {
+      [&](int j, const float(&sum)[widths_of(kTokens)][4]) {
         block.partials.put(block.warp, j, sum, block.lane);
         int first;
         if (!block.partials.batch_done(j, count, first)) return;
@@ -236,13 +240,13 @@ __device__ __forceinline__ void experts_gate_up(const ExpertsParams& p) {
 constexpr int kInnerSlices = slices_of(kExpertDim > kSharedDim ? kExpertDim : kSharedDim);
 
 // One entry (an expert's rows of this block) at a time for each group of kInnerSlices warps.
-template <int kWidth>
+template <int kTokens>
 struct DownBlock {
-  static constexpr int kWarps = down_warps(kArch, kWidth * 8, kTopK, kExpertDim, kSharedDim);
+  static constexpr int kWarps = down_warps(kArch, kTokens, kTopK, kExpertDim, kSharedDim);
   static constexpr int kDownGroups = kWarps / kInnerSlices;
-  static constexpr int kDepth = down_ring_depth(kArch);
+  static constexpr int kDepth = down_ring_depth(kArch, kTokens, kTopK, kExpertDim, kSharedDim);
   const ExpertsParams& p;
-  const ChosenExperts<kWidth * 8>& chosen;
+  const ChosenExperts<kTokens>& chosen;
   float* products;  // [token, slot, slice, row] in shared memory
   int warp, lane, slice, group;
 
@@ -268,9 +272,9 @@ struct DownBlock {
 };
 
 // The entries first, first + kDownGroups, ... below `end`: fill() before the wait, run() after.
-template <Format kFormat, int kWidth>
+template <Format kFormat, int kTokens>
 struct DownStream {
-  using Block = DownBlock<kWidth>;
+  using Block = DownBlock<kTokens>;
   const Block& block;
   int first, count;
   WeightRing<kFormat, Block::kDepth> ring;
@@ -290,7 +294,7 @@ struct DownStream {
     ring.fill(count, [&](int j) { return block.template tile<kFormat>(entry(j)); });
   }
   __device__ __forceinline__ void run() {
-    Activations<kWidth> x;
+    Activations<widths_of(kTokens)> x;
     ring.run(
         count, [&](int j) { return block.template tile<kFormat>(entry(j)); }, x,
         [&](int j) {
@@ -306,10 +310,10 @@ struct DownStream {
               width - block.slice * kSliceColumns, block.lane);
           scale_activations<kFormat>(x, block.lane);
         },
-        [&](int j, const float(&sum)[kWidth][4]) {
+        [&](int j, const float(&sum)[widths_of(kTokens)][4]) {
           const int g = block.lane >> 2, t = block.lane & 3;
 #pragma unroll
-          for (int n = 0; n < kWidth; ++n) {
+          for (int n = 0; n < widths_of(kTokens); ++n) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
               const int token = n * 8 + t * 2 + i;
@@ -324,13 +328,13 @@ struct DownStream {
   }
 };
 
-template <int kWidth>
+template <int kTokens>
 __device__ __forceinline__ void experts_down(const ExpertsParams& p) {
-  using Block = DownBlock<kWidth>;
+  using Block = DownBlock<kTokens>;
   // One ring serves routed and shared experts if they are of one format and padded alike.
   constexpr bool kTogether =
       kSharedDim == 0 || (kExpertFormat == kSharedFormat && kExpertDim == kSharedDim);
-  __shared__ ChosenExperts<kWidth * 8> chosen;
+  __shared__ ChosenExperts<kTokens> chosen;
   char* const after_rings =
       reinterpret_cast<char*>(shared_memory) + Block::kWarps * Block::kDepth * kSlotBytes;
   const int warp = threadIdx.x / 32;
@@ -347,8 +351,8 @@ __device__ __forceinline__ void experts_down(const ExpertsParams& p) {
         sigmoid(load_fresh_float(p.routing.shared_logit + threadIdx.x));
   }
   choose_experts<true>(p.routing.logits, p.tokens, chosen, reinterpret_cast<uint8*>(after_rings));
-  DownStream<kExpertFormat, kWidth> routed(block, 0,
-                                           chosen.count + (kTogether && kSharedDim > 0 ? 1 : 0));
+  DownStream<kExpertFormat, kTokens> routed(block, 0,
+                                            chosen.count + (kTogether && kSharedDim > 0 ? 1 : 0));
   routed.fill();
   wait_for_previous();
   const auto residual_at = [&](int i) {
@@ -359,7 +363,7 @@ __device__ __forceinline__ void experts_down(const ExpertsParams& p) {
   const float mine = residual_at(threadIdx.x);  // on its way while the products run
   routed.run();
   if constexpr (!kTogether) {
-    DownStream<kSharedFormat, kWidth> shared(block, chosen.count, chosen.count + 1);
+    DownStream<kSharedFormat, kTokens> shared(block, chosen.count, chosen.count + 1);
     shared.fill();
     shared.run();
   }
@@ -390,29 +394,39 @@ __device__ __forceinline__ void experts_down(const ExpertsParams& p) {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(kThreads)
-    norm_route_8(const __grid_constant__ NormRouteParams p) {
+extern "C" __global__ void __launch_bounds__(kBeside)
+    norm_route_1(const __grid_constant__ NormRouteParams p) {
   norm_route<1>(p);
 }
 extern "C" __global__ void __launch_bounds__(kThreads)
-    norm_route_16(const __grid_constant__ NormRouteParams p) {
-  norm_route<2>(p);
+    norm_route_8(const __grid_constant__ NormRouteParams p) {
+  norm_route<8>(p);
 }
 extern "C" __global__ void __launch_bounds__(kThreads)
-    experts_gate_up_8(const __grid_constant__ ExpertsParams p) {
+    norm_route_16(const __grid_constant__ NormRouteParams p) {
+  norm_route<16>(p);
+}
+extern "C" __global__ void __launch_bounds__(kBeside)
+    experts_gate_up_1(const __grid_constant__ ExpertsParams p) {
   experts_gate_up<1>(p);
 }
 extern "C" __global__ void __launch_bounds__(kThreads)
-    experts_gate_up_16(const __grid_constant__ ExpertsParams p) {
-  experts_gate_up<2>(p);
+    experts_gate_up_8(const __grid_constant__ ExpertsParams p) {
+  experts_gate_up<8>(p);
 }
-// 896 and not the block's own 576 or so: 72 registers a thread, so that the block fits beside one
-// of experts_gate_up and loads its weights before that ends.
-extern "C" __global__ void __launch_bounds__(896)
-    experts_down_8(const __grid_constant__ ExpertsParams p) {
+extern "C" __global__ void __launch_bounds__(kThreads)
+    experts_gate_up_16(const __grid_constant__ ExpertsParams p) {
+  experts_gate_up<16>(p);
+}
+extern "C" __global__ void __launch_bounds__(kDownBeside)
+    experts_down_1(const __grid_constant__ ExpertsParams p) {
   experts_down<1>(p);
 }
-extern "C" __global__ void __launch_bounds__(DownBlock<2>::kWarps * 32)
+extern "C" __global__ void __launch_bounds__(DownBlock<8>::kWarps * 32)
+    experts_down_8(const __grid_constant__ ExpertsParams p) {
+  experts_down<8>(p);
+}
+extern "C" __global__ void __launch_bounds__(DownBlock<16>::kWarps * 32)
     experts_down_16(const __grid_constant__ ExpertsParams p) {
-  experts_down<2>(p);
+  experts_down<16>(p);
 }

@@ -40,9 +40,9 @@ __device__ __forceinline__ Candidate best_of_lanes(Candidate mine) {
   return mine;
 }
 
-template <int kWidth>
+template <int kTokens>
 __device__ __forceinline__ void norm_head(const NormHeadParams& p) {
-  constexpr int kDepth = head_ring_depth(kArch, kWidth * 8);
+  constexpr int kDepth = head_ring_depth(kArch, kTokens);
   constexpr int kRowSets = kThreads / kTileRows;  // threads finish 16 rows of a token at a time
   static_assert(kRowSets >= 16);
   __shared__ NormSums sums;
@@ -50,8 +50,8 @@ __device__ __forceinline__ void norm_head(const NormHeadParams& p) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int slice = warp % kSlices, group = warp / kSlices;
   char* const rings = reinterpret_cast<char*>(shared_memory);
-  const PartialSums partials{rings + kThreads / 32 * kDepth * kSlotBytes, scratch_bytes(p.rows),
-                             p.rows};
+  const PartialSums<kTokens> partials{rings + kThreads / 32 * kDepth * kSlotBytes,
+                                      scratch_bytes(p.rows), p.rows};
   const Matrix& w = p.head;
   const int units = ((w.rows + kTileRows - 1) / kTileRows + kGroups - 1) / kGroups;
   const int blocks = gridDim.x;
@@ -70,16 +70,17 @@ __device__ __forceinline__ void norm_head(const NormHeadParams& p) {
   norm.load(p.norm_weight, slice, lane);
   let_next_start();
   wait_for_previous();
-  Activations<kWidth> x;
-  norm_slice<kHeadFormat>(x, p.residual + (p.tokens - p.rows) * kHidden, p.rows, norm, sums,
-                          partials.scratch + warp * partials.warp_bytes, nullptr, slice, lane);
+  Activations<widths_of(kTokens)> x;
+  norm_slice<kHeadFormat, kTokens>(x, p.residual + (p.tokens - p.rows) * kHidden, p.rows, norm,
+                                   sums, partials.scratch + warp * partials.warp_bytes, nullptr,
+                                   slice, lane);
   // This thread finishes row r of token `token` in the tiles `set`, set + sets, ... of each batch.
   const int r = threadIdx.x % kTileRows, row_set = threadIdx.x / kTileRows;
   const int token = row_set % p.rows, sets = kRowSets / p.rows, set = row_set / p.rows;
   Candidate mine{0, -1};
   ring.run(
       count, locate, x, [](int) {},
-      [&](int j, const float(&sum)[kWidth][4]) {
+      [&](int j, const float(&sum)[widths_of(kTokens)][4]) {
         partials.put(warp, j, sum, lane);
         int first;
         if (!partials.batch_done(j, count, first) || set >= sets) return;
@@ -108,12 +109,16 @@ constexpr int kGreedyThreads = 512;  // a warp for each of up to 16 rows
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    norm_head_8(const __grid_constant__ NormHeadParams p) {
+    norm_head_1(const __grid_constant__ NormHeadParams p) {
   norm_head<1>(p);
 }
 extern "C" __global__ void __launch_bounds__(kThreads)
+    norm_head_8(const __grid_constant__ NormHeadParams p) {
+  norm_head<8>(p);
+}
+extern "C" __global__ void __launch_bounds__(kThreads)
     norm_head_16(const __grid_constant__ NormHeadParams p) {
-  norm_head<2>(p);
+  norm_head<16>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(kGreedyThreads)

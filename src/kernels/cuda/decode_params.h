@@ -44,17 +44,25 @@ constexpr int add_ring_depth(int arch, bool fp8) {
   return arch == 900 && !fp8 ? 2 : 1;
 }
 inline constexpr int kRingSlotBytes = 16 * 256 + 16;
-// experts_down: warps of a block. One token has top_k + 1 entries of one slice set each; at most 24
-// warps keep 80 registers a thread, 16 tokens need 128; sm_89 and sm_120 have less shared memory.
+// experts_down: a block's warps, in groups of one warp a slice; a group takes every n-th entry (a
+// distinct expert or the shared one) of its rows. One token: all entries in flight at once, one a
+// group with up to 18 warps, else two a group, so that the block leaves room for a neighbour.
+// Several tokens: as many warps as 80 (16 tokens: 168) registers a thread allow; sm_89 and sm_120
+// have less shared memory.
+constexpr int down_groups(int arch, int tokens, int slices, int entries) {
+  if (arch != 900) return entries * slices <= 12 ? entries : 12 / slices > 0 ? 12 / slices : 1;
+  if (tokens == 1) return entries * slices <= 18 ? entries : (entries + 1) / 2;
+  const int limit = (tokens <= 8 ? 24 : 12) / slices;
+  return entries < limit ? entries : limit > 0 ? limit : 1;
+}
 constexpr int down_warps(int arch, int tokens, int top_k, int expert_dim, int shared_dim) {
   const int slices = slices_of(expert_dim > shared_dim ? expert_dim : shared_dim);
-  const int limit = arch == 900 ? (tokens <= 8 ? 24 : 16) : 12;
-  const int entries = top_k + (shared_dim > 0 ? 1 : 0);
-  const int groups = limit / slices < entries ? limit / slices : entries;
-  return slices * (groups < 1 ? 1 : groups);
+  return slices * down_groups(arch, tokens, slices, top_k + (shared_dim > 0 ? 1 : 0));
 }
-constexpr int down_ring_depth(int arch) {
-  return arch == 900 ? 2 : 1;
+constexpr int down_ring_depth(int arch, int tokens, int top_k, int expert_dim, int shared_dim) {
+  const int slices = slices_of(expert_dim > shared_dim ? expert_dim : shared_dim);
+  const int entries = top_k + (shared_dim > 0 ? 1 : 0);
+  return arch != 900 || (tokens == 1 && entries * slices <= 18) ? 1 : 2;
 }
 // A warp's scratch: normed vectors of 4 tokens on their way into registers, then the sums of two
 // batches of kBatchTiles tiles.
@@ -76,8 +84,8 @@ constexpr int down_shared_bytes(int arch, int tokens, int top_k, int experts, in
   const int slices = slices_of(expert_dim > shared_dim ? expert_dim : shared_dim);
   const int products = tokens * (top_k + 1) * slices * kTileRows * 4;
   const int choice = tokens > 1 ? experts * 16 : 0;
-  return down_warps(arch, tokens, top_k, expert_dim, shared_dim) * down_ring_depth(arch) *
-             kRingSlotBytes +
+  return down_warps(arch, tokens, top_k, expert_dim, shared_dim) *
+             down_ring_depth(arch, tokens, top_k, expert_dim, shared_dim) * kRingSlotBytes +
          (products > choice ? products : choice);
 }
 

@@ -20,15 +20,15 @@ static_assert(kHidden % 8 == 0 && kHidden <= kDecodeColumnsMax);
 extern __shared__ char4 shared_memory[];
 
 // Tiles local, local + blocks, ... of a target, in units of kGroups.
-template <Format kFormat, int kWidth>
+template <Format kFormat, int kTokens>
 __device__ __forceinline__ void project(const NormProjectParams& p, const ProjectTarget& target,
                                         NormSums& sums) {
-  constexpr int kDepth = ring_depth(kArch, kWidth * 8);
+  constexpr int kDepth = ring_depth(kArch, kTokens);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int slice = warp % kSlices, group = warp / kSlices;
   char* const rings = reinterpret_cast<char*>(shared_memory);
-  const PartialSums partials{rings + kThreads / 32 * kDepth * kSlotBytes, scratch_bytes(p.tokens),
-                             p.tokens};
+  const PartialSums<kTokens> partials{rings + kThreads / 32 * kDepth * kSlotBytes,
+                                      scratch_bytes(p.tokens), p.tokens};
   const Matrix& w = target.weight;
   const int local = blockIdx.x - target.first_block;
   const int units = ((w.rows + kTileRows - 1) / kTileRows + kGroups - 1) / kGroups;
@@ -48,12 +48,12 @@ __device__ __forceinline__ void project(const NormProjectParams& p, const Projec
   norm.load(p.norm_weight, slice, lane);
   let_next_start();
   wait_for_previous();
-  Activations<kWidth> x;
-  norm_slice<kFormat>(x, p.residual, p.tokens, norm, sums,
-                      partials.scratch + warp * partials.warp_bytes, nullptr, slice, lane);
+  Activations<widths_of(kTokens)> x;
+  norm_slice<kFormat, kTokens>(x, p.residual, p.tokens, norm, sums,
+                               partials.scratch + warp * partials.warp_bytes, nullptr, slice, lane);
   ring.run(
       count, locate, x, [](int) {},
-      [&](int j, const float(&sum)[kWidth][4]) {
+      [&](int j, const float(&sum)[widths_of(kTokens)][4]) {
         partials.put(warp, j, sum, lane);
         int first;
         if (!partials.batch_done(j, count, first)) return;
@@ -71,7 +71,7 @@ __device__ __forceinline__ void project(const NormProjectParams& p, const Projec
       });
 }
 
-template <int kWidth>
+template <int kTokens>
 __device__ __forceinline__ void norm_project(const NormProjectParams& p) {
   __shared__ NormSums sums;
   int i = 0;
@@ -79,16 +79,16 @@ __device__ __forceinline__ void norm_project(const NormProjectParams& p) {
     ++i;
   }
   if (p.targets[i].weight.format == Format::kFp8) {
-    project<Format::kFp8, kWidth>(p, p.targets[i], sums);
+    project<Format::kFp8, kTokens>(p, p.targets[i], sums);
   } else {
-    project<Format::kBf16, kWidth>(p, p.targets[i], sums);
+    project<Format::kBf16, kTokens>(p, p.targets[i], sums);
   }
 }
 
 // Widest block of project_add: a warp for each slice of 4096 columns.
 constexpr int kAddThreads = warps_of(kDecodeColumnsMax) * 32;
 
-template <Format kFormat, int kWidth>
+template <Format kFormat, int kTokens>
 __device__ __forceinline__ void project_add(const ProjectAddParams& p) {
   // The block's one tile a group is all there is to stream, so more slots than its parts are idle.
   constexpr int kAddDepth = add_ring_depth(kArch, kFormat == Format::kFp8);
@@ -97,8 +97,8 @@ __device__ __forceinline__ void project_add(const ProjectAddParams& p) {
   const int slices = slices_of(w.cols), groups = groups_of(w.cols);
   const int slice = warp % slices, group = warp / slices;
   char* const rings = reinterpret_cast<char*>(shared_memory);
-  const PartialSums partials{rings + slices * groups * kAddDepth * kSlotBytes,
-                             add_scratch_bytes(p.tokens), p.tokens};
+  const PartialSums<kTokens> partials{rings + slices * groups * kAddDepth * kSlotBytes,
+                                      add_scratch_bytes(p.tokens), p.tokens};
   const int tile = blockIdx.x * groups + group;
   const auto locate = [&](int) {
     return tile_of<kFormat>(static_cast<const char*>(w.data), w.scales, w.rows, w.stride,
@@ -109,7 +109,7 @@ __device__ __forceinline__ void project_add(const ProjectAddParams& p) {
   ring.fill(1, locate);
   let_next_start();
   wait_for_previous();
-  Activations<kWidth> x;
+  Activations<widths_of(kTokens)> x;
   load_activations<kFormat>(
       x,
       [&](int token) -> const Bfloat16* {
@@ -129,7 +129,7 @@ __device__ __forceinline__ void project_add(const ProjectAddParams& p) {
   const float mine = residual_at(threadIdx.x);  // on its way while the products run
   ring.run(
       1, locate, x, [](int) {},
-      [&](int, const float(&sum)[kWidth][4]) { partials.put(warp, 0, sum, lane); });
+      [&](int, const float(&sum)[widths_of(kTokens)][4]) { partials.put(warp, 0, sum, lane); });
   __syncthreads();
   for (int i = threadIdx.x; i < outputs; i += blockDim.x) {
     const float h = i < static_cast<int>(blockDim.x) ? mine : residual_at(i);
@@ -139,12 +139,12 @@ __device__ __forceinline__ void project_add(const ProjectAddParams& p) {
   }
 }
 
-template <int kWidth>
+template <int kTokens>
 __device__ __forceinline__ void project_add_any(const ProjectAddParams& p) {
   if (p.weight.format == Format::kFp8) {
-    project_add<Format::kFp8, kWidth>(p);
+    project_add<Format::kFp8, kTokens>(p);
   } else {
-    project_add<Format::kBf16, kWidth>(p);
+    project_add<Format::kBf16, kTokens>(p);
   }
 }
 
@@ -162,20 +162,28 @@ extern "C" __global__ void __launch_bounds__(128)
   for (int i = threadIdx.x; i < kHidden / 8; i += 128) to[i] = from[i];
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads)
-    norm_project_8(const __grid_constant__ NormProjectParams p) {
+extern "C" __global__ void __launch_bounds__(kThreads, 4)
+    norm_project_1(const __grid_constant__ NormProjectParams p) {
   norm_project<1>(p);
 }
 extern "C" __global__ void __launch_bounds__(kThreads)
+    norm_project_8(const __grid_constant__ NormProjectParams p) {
+  norm_project<8>(p);
+}
+extern "C" __global__ void __launch_bounds__(kThreads)
     norm_project_16(const __grid_constant__ NormProjectParams p) {
-  norm_project<2>(p);
+  norm_project<16>(p);
 }
 // 64 registers a thread, so that two blocks of 512 threads, this and the next kernel's, fit.
 extern "C" __global__ void __launch_bounds__(kAddThreads, 2)
-    project_add_8(const __grid_constant__ ProjectAddParams p) {
+    project_add_1(const __grid_constant__ ProjectAddParams p) {
   project_add_any<1>(p);
 }
 extern "C" __global__ void __launch_bounds__(kAddThreads)
+    project_add_8(const __grid_constant__ ProjectAddParams p) {
+  project_add_any<8>(p);
+}
+extern "C" __global__ void __launch_bounds__(kAddThreads)
     project_add_16(const __grid_constant__ ProjectAddParams p) {
-  project_add_any<2>(p);
+  project_add_any<16>(p);
 }

@@ -14,7 +14,12 @@
 using moray::cuda::Bfloat16;
 using moray::cuda::Format;
 
-template <int kWidth>  // groups of 8 tokens
+// Groups of 8 tokens, the columns of one product.
+__device__ __forceinline__ constexpr int widths_of(int tokens) {
+  return (tokens + 7) / 8;
+}
+
+template <int kWidth>
 struct Activations {
   uint32 b[kWidth][32];
   float inverse[kWidth][2];  // 2^-e of tokens 8n + 2t and 8n + 2t + 1

@@ -52,11 +52,12 @@ __device__ __forceinline__ float warp_largest(float value) {
 // x <- the slice of round(norm(residual)); all threads of the block call it, warps of one slice get
 // equal bits. `staging`: this warp's 4 x kStagedTokenBytes of shared memory. Where `store` is not
 // null, the rounded vectors go there too, [tokens, hidden].
-template <Format kFormat, int kWidth>
-__device__ __forceinline__ void norm_slice(Activations<kWidth>& x, const Bfloat16* residual,
-                                           int tokens, const NormWeights& weights, NormSums& sums,
+template <Format kFormat, int kTokens>
+__device__ __forceinline__ void norm_slice(Activations<widths_of(kTokens)>& x,
+                                           const Bfloat16* residual, int tokens,
+                                           const NormWeights& weights, NormSums& sums,
                                            char* staging, Bfloat16* store, int slice, int lane) {
-  constexpr int kTokens = kWidth * 8;
+  constexpr int kWidth = widths_of(kTokens);
   const int k = slice * moray::cuda::kSliceColumns + lane * 8;
   Pack16 raw[kTokens];
 #pragma unroll
@@ -100,11 +101,18 @@ __device__ __forceinline__ void norm_slice(Activations<kWidth>& x, const Bfloat1
 #pragma unroll
   for (int round = 0; round < kWidth * 2; ++round) {  // of 4 tokens
     const int width = round >> 1;
+    if (round * 4 >= kTokens) {
+      if (g >> 2 == (round & 1)) {
+#pragma unroll
+        for (int i = 0; i < 32; ++i) x.b[width][i] = 0;
+      }
+      continue;
+    }
     if (round * 4 < tokens) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int n = round * 4 + i;
-        if (n >= tokens) break;
+        if (n >= kTokens || n >= tokens) break;
         const float factor = __shfl_sync(~0u, rms_inverse, n);
         const float scale = __shfl_sync(~0u, power.scale, n);
         Pack16 normed;

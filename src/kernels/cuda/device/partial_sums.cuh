@@ -9,6 +9,7 @@
 
 using moray::cuda::kBatchTiles;
 
+template <int kTokens>
 struct PartialSums {
   char* scratch;  // of warp 0 of the block
   int warp_bytes;
@@ -30,7 +31,7 @@ struct PartialSums {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int token = n * 8 + t * 2 + i;
-        if (token < tokens) {
+        if (token < (kTokens == 1 ? 1 : tokens)) {
           to[token * kFloats + g] = sum[n][i];
           to[token * kFloats + g + 8] = sum[n][i + 2];
         }
