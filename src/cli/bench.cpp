@@ -87,8 +87,8 @@ std::vector<BenchTest> tests_of(const Options& options) {
 // without a tokenizer every row of the head is a token.
 std::vector<TokenId> spread_tokens(const Engine& engine, int64_t count, uint64_t start) {
   const bool has_tokenizer = engine.tokenizer_status().ok();
-  const auto limit = static_cast<uint64_t>(has_tokenizer ? engine.tokenizer().token_count()
-                                                         : engine.vocab_rows());
+  const auto limit =
+      static_cast<uint64_t>(has_tokenizer ? engine.tokenizer().token_count() : engine.vocab_rows());
   std::vector<TokenId> tokens;
   uint64_t value = start + 1;
   while (static_cast<int64_t>(tokens.size()) < count) {
@@ -190,8 +190,8 @@ std::string markdown_row(const Measurement& m) {
 }
 
 // One kernel of a step: the time and traffic of one launch, beside what a read reaches.
-std::string stage_line(const Engine& engine, const StageTime& stage, int64_t depth, double read_rate,
-                       BenchFormat format) {
+std::string stage_line(const Engine& engine, const StageTime& stage, int64_t depth,
+                       double read_rate, BenchFormat format) {
   const double rate = static_cast<double>(stage.bytes) / stage.seconds;
   if (format == BenchFormat::kMarkdown) {
     return fmt::format("| {} | {} | {:.2f} | {:.2f} | {:.3f} | {:.0f} | {:.1f} % | {:.2f} |\n",

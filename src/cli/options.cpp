@@ -80,8 +80,8 @@ void add_engine(CLI::App* app, CommonOptions* common) {
               }
               common->cpu_level = text;
             });
-  add_value(app, "--device", "cpu, cuda or cuda:N; default: the GPU if the model fits there", "NAME",
-            [common](const std::string& text) {
+  add_value(app, "--device", "cpu, cuda or cuda:N; default: the GPU if the model fits there",
+            "NAME", [common](const std::string& text) {
               if (text != "auto" && text != "cpu" && !text.starts_with("cuda")) {
                 throw CLI::ValidationError(
                     "--device", "found '" + text + "', expected auto, cpu, cuda or cuda:N");
@@ -221,9 +221,7 @@ void add_eval(CLI::App* root, Options* options) {
   CLI::App* app =
       root->add_subcommand("eval", "Bits per byte of whole text files, their first token included");
   add_model(app, options);
-  app->add_option("--text", options->text_files, "Files to score")
-      ->type_name("FILE")
-      ->required();
+  app->add_option("--text", options->text_files, "Files to score")->type_name("FILE")->required();
   add_engine(app, &options->common);
   add_quiet(app, &options->common);
   app->callback([options] { options->command = Command::kEval; });

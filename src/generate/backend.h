@@ -1,9 +1,10 @@
 // Where a model computes: the one thing that differs between the CPU and a GPU, as data and a few
 // functions.
 //
-// Invariant: a Backend that was opened holds everything its sessions need (weights, buffers, device)
-// alive through its functions, and has refused whatever it cannot run; what may fail afterwards is a
-// device that is lost. Text, sampling and sessions are the same for all (engine.cpp, session.cpp).
+// Invariant: a Backend that was opened holds everything its sessions need (weights, buffers,
+// device) alive through its functions, and has refused whatever it cannot run; what may fail
+// afterwards is a device that is lost. Text, sampling and sessions are the same for all
+// (engine.cpp, session.cpp).
 #pragma once
 
 #include <functional>

@@ -54,7 +54,7 @@ Result<int64_t> plan_context(const ContextQuestion& question) {
     if (question.state_bytes(question.requested) <= room) return question.requested;
     return refusal(question, question.requested, room);
   }
-  const int64_t fitting = room > 0 ? largest_fitting(question, room / kDefaultShareDivisor) : 0;
+  const int64_t fitting = room > 0 ? largest_fitting(question, room / question.share_divisor) : 0;
   const int64_t needed = std::min(kUsefulTokensMin, question.max_positions);
   if (fitting < needed) return refusal(question, needed, room);
   return fitting;

@@ -1,8 +1,8 @@
 // Engine::open: a model folder becomes something that sessions can be made from.
 //
 // Invariant: everything that can be wrong with folder, machine or memory has been said when open()
-// returns; what follows cannot fail but for a device that is lost. Here are the text side of a model
-// and the choice of what computes; the computing side is a Backend.
+// returns; what follows cannot fail but for a device that is lost. Here are the text side of a
+// model and the choice of what computes; the computing side is a Backend.
 #include "moray/engine.h"
 
 #include <fmt/core.h>
@@ -184,8 +184,7 @@ Status LoadedEngine::open_backend(const EngineOptions& options) {
   }
   Status refusal;
   if (choice.may_be_gpu && !wants_cpu) {
-    Result<Backend> opened =
-        open_gpu_backend(source_, options, choice.ordinal, shared_.sampleable);
+    Result<Backend> opened = open_gpu_backend(source_, options, choice.ordinal, shared_.sampleable);
     if (opened.ok()) {
       backend_ = *std::move(opened);
       return Status();

@@ -40,8 +40,9 @@ double log_probability(std::span<const float> row, TokenId target) {
 }
 
 Status not_finite() {
-  return Status(StatusCode::kInvalidFile, "logits: found NaN or infinity, expected finite numbers "
-                                          "(damaged weights or a numeric overflow)");
+  return Status(StatusCode::kInvalidFile,
+                "logits: found NaN or infinity, expected finite numbers "
+                "(damaged weights or a numeric overflow)");
 }
 
 class ModelSession final : public Session {

@@ -77,8 +77,10 @@ fs::path python_prefix(const std::string& path) {
 
 void add_build_folder(const std::string& program_folder, std::vector<CompilerPlace>& places) {
   fs::path folder = program_folder;
-  for (int i = 0; i <= kFoldersAbove && !folder.empty(); ++i, folder = folder.parent_path())
-    add_packages(folder / "cuda", "build folder", places);
+  for (int i = 0; i <= kFoldersAbove && !folder.empty(); ++i, folder = folder.parent_path()) {
+    for (const fs::path& packages : entries(folder / "cuda", "nvrtc-"))
+      add_packages(packages, "build folder", places);
+  }
 }
 
 void drop_repeats(std::vector<CompilerPlace>& places) {

@@ -17,8 +17,8 @@ namespace moray::gpu {
 struct CubinKernel {
   std::string name;
   int registers = 0;
-  int stack_bytes = 0;  // a thread: spilled registers and arrays that are not in registers
-  int static_shared = 0;
+  int stack_bytes = 0;    // a thread: spilled registers and arrays that are not in registers
+  int static_shared = 0;  // from sm_90 on with the 1 KiB that the system keeps for itself
   int param_bytes = 0;
   int64_t code_bytes = 0;
 };

@@ -48,6 +48,7 @@ enum class FunctionAttribute : int {
   kLocalBytes = 3,
   kRegisters = 4,
   kDynamicSharedBytesMax = 8,
+  kSharedCarveoutPercent = 9,  // of the memory that L1 and shared memory divide
 };
 
 // Launch attributes: a number and 64 bytes whose meaning it decides.

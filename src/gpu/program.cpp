@@ -159,11 +159,17 @@ class LoadedSet final : public KernelSet {
     }
     kernel.param_bytes = listed.param_bytes;
     const int dynamic_max = on.info().shared_bytes_max - kernel.static_shared;
-    RETURN_IF_ERROR(
-        check(api,
-              api.function_set_attribute(kernel.function, FunctionAttribute::kDynamicSharedBytesMax,
-                                         dynamic_max),
-              what));
+    const std::pair<FunctionAttribute, int> set[] = {
+        {FunctionAttribute::kDynamicSharedBytesMax, dynamic_max},
+        // Kernels that start early share a multiprocessor with the one before them; were their
+        // divisions of its memory different, it would drain first.
+        {FunctionAttribute::kSharedCarveoutPercent, 100},
+    };
+    for (const auto& [attribute, value] : set) {
+      if (attribute == FunctionAttribute::kSharedCarveoutPercent && on.info().major < 9) continue;
+      RETURN_IF_ERROR(
+          check(api, api.function_set_attribute(kernel.function, attribute, value), what));
+    }
     CHECK(kernels_.emplace(listed.name, kernel).second, "two kernels named", listed.name);
     return Status();
   }
@@ -174,10 +180,26 @@ class LoadedSet final : public KernelSet {
   BuildReport report_;
 };
 
-// Cubins of all units, in their order: from the cache or compiled and, where possible, kept there.
-Result<std::vector<Cubin>> obtain(const Compiler& compiler, const std::vector<Unit>& units,
-                                  int arch, const CubinCache& cache,
-                                  const CompileProgress& progress, BuildReport& report) {
+}  // namespace
+
+std::string BuildReport::line() const {
+  if (compiled == 0) return "kernels from cache";
+  const std::string kept = cache_trouble.empty() ? "" : "; not kept: " + cache_trouble;
+  return fmt::format("kernels compiled in {:.1f} s with {}{}", seconds, compiler, kept);
+}
+
+Result<std::vector<Cubin>> compile(const Compiler& compiler, const BuildRequest& request, int arch,
+                                   const CompileProgress& progress) {
+  ASSIGN_OR_RETURN(const std::vector<Unit> units, make_units(request));
+  return CompileTeam(compiler, arch, units).run(progress);
+}
+
+Result<std::vector<Cubin>> obtain_cubins(const Compiler& compiler, const BuildRequest& request,
+                                         int arch, const std::string& cache_folder,
+                                         const CompileProgress& progress, BuildReport& report) {
+  ASSIGN_OR_RETURN(const std::vector<Unit> units, make_units(request));
+  const CubinCache cache(cache_folder);
+  report.compiler = compiler.where();
   std::vector<Cubin> cubins;
   std::vector<Unit> missing;
   std::vector<size_t> missing_places;
@@ -204,20 +226,6 @@ Result<std::vector<Cubin>> obtain(const Compiler& compiler, const std::vector<Un
   return cubins;
 }
 
-}  // namespace
-
-std::string BuildReport::line() const {
-  if (compiled == 0) return "kernels from cache";
-  const std::string kept = cache_trouble.empty() ? "" : "; not kept: " + cache_trouble;
-  return fmt::format("kernels compiled in {:.1f} s with {}{}", seconds, compiler, kept);
-}
-
-Result<std::vector<Cubin>> compile(const Compiler& compiler, const BuildRequest& request, int arch,
-                                   const CompileProgress& progress) {
-  ASSIGN_OR_RETURN(const std::vector<Unit> units, make_units(request));
-  return CompileTeam(compiler, arch, units).run(progress);
-}
-
 Result<std::shared_ptr<const KernelSet>> KernelSet::build(std::shared_ptr<Device> device,
                                                           const BuildRequest& request,
                                                           const CompileProgress& progress,
@@ -225,13 +233,11 @@ Result<std::shared_ptr<const KernelSet>> KernelSet::build(std::shared_ptr<Device
   const auto start = std::chrono::steady_clock::now();
   const DeviceInfo& info = device->info();
   ASSIGN_OR_RETURN(const auto compiler, Compiler::find(environment, info.driver_version));
-  ASSIGN_OR_RETURN(const std::vector<Unit> units, make_units(request));
-  const CubinCache cache(cache_folder(environment));
   auto set = std::make_shared<LoadedSet>(device);
   BuildReport& report = set->mutable_report();
-  report.compiler = compiler->where();
-  ASSIGN_OR_RETURN(const std::vector<Cubin> cubins,
-                   obtain(*compiler, units, info.arch(), cache, progress, report));
+  ASSIGN_OR_RETURN(
+      const std::vector<Cubin> cubins,
+      obtain_cubins(*compiler, request, info.arch(), cache_folder(environment), progress, report));
   for (const Cubin& cubin : cubins) RETURN_IF_ERROR(set->load(cubin));
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return std::shared_ptr<const KernelSet>(std::move(set));

@@ -60,6 +60,12 @@ struct BuildReport {
   std::string line() const;
 };
 
+// The cubins of `request`, in its order: from the cache in `cache_folder` ("": none) where they
+// are, the others compiled and, where possible, kept there. Fills all of `report` but `seconds`.
+Result<std::vector<Cubin>> obtain_cubins(const Compiler& compiler, const BuildRequest& request,
+                                         int arch, const std::string& cache_folder,
+                                         const CompileProgress& progress, BuildReport& report);
+
 class KernelSet {
  public:
   // Takes cubins from the cache where they are, compiles the others in parallel, loads all. A cache

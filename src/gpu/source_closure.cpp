@@ -25,6 +25,38 @@ std::string_view included_name(std::string_view line) {
   return line.substr(at + 1, end - at - 1);
 }
 
+bool is_word_part(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+// The name that a line "constexpr TYPE NAME = VALUE;" defines, or an empty view.
+std::string_view defined_name(std::string_view line) {
+  const size_t equals = line.find(" = ");
+  if (!line.starts_with("constexpr ") || equals == std::string_view::npos) return {};
+  size_t begin = equals;
+  while (begin > 0 && is_word_part(line[begin - 1])) --begin;
+  return line.substr(begin, equals - begin);
+}
+
+bool holds_word(std::string_view text, std::string_view word) {
+  for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if ((at == 0 || !is_word_part(text[at - 1])) &&
+        (end == text.size() || !is_word_part(text[end])))
+      return true;
+  }
+  return false;
+}
+
+template <typename Use>
+void for_each_line(std::string_view text, Use use) {
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    use(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
 class Closure {
  public:
   Closure(std::span<const Source> sources, const std::string& constants)
@@ -38,6 +70,9 @@ class Closure {
     }
     unit_.source.name = program;
     ASSIGN_OR_RETURN(unit_.source.text, rewrite(*source));
+    for (Unit::File& header : unit_.headers) {
+      if (header.name == kConstants) header.text = mentioned_constants();
+    }
     return std::move(unit_);
   }
 
@@ -57,6 +92,21 @@ class Closure {
     return name.starts_with(kRoot) ? find(name.substr(kRoot.size())) : nullptr;
   }
 
+  bool is_mentioned(std::string_view name) const {
+    return holds_word(unit_.source.text, name) ||
+           std::any_of(unit_.headers.begin(), unit_.headers.end(),
+                       [name](const Unit::File& file) { return holds_word(file.text, name); });
+  }
+
+  std::string mentioned_constants() const {
+    std::string text;
+    for_each_line(constants_, [&](std::string_view line) {
+      const std::string_view name = defined_name(line);
+      if (name.empty() || is_mentioned(name)) text.append(line).push_back('\n');
+    });
+    return text;
+  }
+
   bool is_held(std::string_view name) const {
     return std::any_of(unit_.headers.begin(), unit_.headers.end(),
                        [name](const Unit::File& file) { return file.name == name; });
@@ -73,30 +123,36 @@ class Closure {
     return Status();
   }
 
+  // The line that stands for an include of `name` in `from`; what it names is held.
+  Status include(const Source& from, std::string_view name, std::string& text) {
+    if (name == kConstants) {
+      if (!is_held(kConstants)) unit_.headers.push_back({std::string(kConstants), ""});
+      text.append("#include \"").append(kConstants).append("\"\n");
+      return Status();
+    }
+    const Source* header = resolve(from, name);
+    if (header == nullptr) {
+      return Status(StatusCode::kNotFound,
+                    fmt::format("{}: found an include of \"{}\", expected an embedded file",
+                                from.name, name));
+    }
+    text.append("#include \"").append(header->name).append("\"\n");
+    return hold(*header);
+  }
+
   Result<std::string> rewrite(const Source& source) {
     std::string text;
     text.reserve(source.text.size() + 64);
-    for (size_t begin = 0; begin < source.text.size();) {
-      const size_t end = std::min(source.text.find('\n', begin), source.text.size());
-      const std::string_view line = source.text.substr(begin, end - begin);
-      begin = end + 1;
+    Status status;
+    for_each_line(source.text, [&](std::string_view line) {
       const std::string_view name = included_name(line);
       if (name.empty()) {
         text.append(line).push_back('\n');
-      } else if (name == kConstants) {
-        if (!is_held(kConstants)) unit_.headers.push_back({std::string(kConstants), constants_});
-        text.append(line).push_back('\n');
-      } else {
-        const Source* header = resolve(source, name);
-        if (header == nullptr) {
-          return Status(StatusCode::kNotFound,
-                        fmt::format("{}: found an include of \"{}\", expected an embedded file",
-                                    source.name, name));
-        }
-        RETURN_IF_ERROR(hold(*header));
-        text.append("#include \"").append(header->name).append("\"\n");
+      } else if (status.ok()) {
+        status = include(source, name, text);
       }
-    }
+    });
+    RETURN_IF_ERROR(status);
     return text;
   }
 

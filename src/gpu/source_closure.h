@@ -2,8 +2,9 @@
 //
 // The compiler matches a header to an include line by its text alone, whatever folder the including
 // file is in. So every include line is rewritten to the one name its file has: its path below the
-// root of the set. Only headers that a program reaches belong to its unit, so that a change of one
-// leaves the cached kernels of the other programs valid.
+// root of the set. Only headers that a program reaches and constants that it mentions belong to its
+// unit, so that what it does not depend on leaves its cached kernels valid: several models share
+// them, and a changed header spares the other programs.
 #pragma once
 
 #include <span>

@@ -51,7 +51,7 @@ Result<std::shared_ptr<const Weights>> load_weights(std::shared_ptr<const Checkp
   Rope rope = make_rope(weights.config);
   weights.inv_freq = std::move(rope.inv_freq);
   weights.rope_scale = rope.scale;
-  RETURN_IF_ERROR(read_weights(weights, options));
+  if (options.is_read) RETURN_IF_ERROR(read_weights(weights, options));
   return std::shared_ptr<const Weights>(std::make_shared<Weights>(std::move(weights)));
 }
 

@@ -69,8 +69,7 @@ void fill_elements(const MatrixView& view, const RandomRecipe& recipe, int64_t b
     case DType::kF8E4M3: {
       const auto& codes = code_table();
       auto* out = static_cast<uint8_t*>(data);
-      return draw(recipe.key, begin, end,
-                  [&](int64_t i, unsigned bits) { out[i] = codes[bits]; });
+      return draw(recipe.key, begin, end, [&](int64_t i, unsigned bits) { out[i] = codes[bits]; });
     }
     case DType::kBF16: {
       auto* out = static_cast<uint16_t*>(data);

@@ -22,7 +22,8 @@ struct RandomRecipe {
 };
 RandomRecipe recipe_of(const MatrixPlace& place, uint64_t seed);
 
-// Fills the vectors (norms, convolution taps, decay parameters) of blank weights; matrices are left.
+// Fills the vectors (norms, convolution taps, decay parameters) of blank weights; matrices are
+// left.
 void fill_random_vectors(Weights& weights, uint64_t seed);
 
 // The whole model in host memory, of blank_weights_bytes(); ask for room first. `progress` as in

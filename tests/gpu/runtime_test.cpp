@@ -5,6 +5,8 @@
 #include <random>
 #include <thread>
 
+#include "src/gpu/compiler.h"
+#include "src/gpu/cubin.h"
 #include "tests/gpu/device.h"
 #include "tests/gpu/small_program.h"
 #include "tests/support/gates.h"
@@ -124,6 +126,25 @@ TEST(GpuRuntime, KernelsTellTheirResources) {
   EXPECT_TRUE(set->holds("reverse"));
   EXPECT_FALSE(set->holds("subtract"));
   EXPECT_EQ(set->names().size(), 4u);
+}
+
+// The reader of cubins and the driver read the same file.
+TEST(GpuRuntime, CubinReaderAgreesWithTheDriver) {
+  MORAY_GPU_TEST();
+  const auto set = small_set();
+  ASSERT_NE(set, nullptr);
+  const auto compiler = Compiler::find(read_environment(), test_device()->info().driver_version);
+  ASSERT_TRUE(compiler.ok()) << compiler.status().message();
+  const auto cubins = compile(**compiler, small_request(), test_device()->info().arch(), {});
+  ASSERT_TRUE(cubins.ok()) << cubins.status().message();
+  const auto kernels = read_cubin((*cubins)[0].bytes);
+  ASSERT_TRUE(kernels.ok());
+  EXPECT_EQ(kernels->size(), set->names().size());
+  for (const CubinKernel& listed : *kernels) {
+    const Kernel loaded = set->find(listed.name);
+    EXPECT_EQ(loaded.registers, listed.registers) << listed.name;
+    EXPECT_EQ(loaded.local_bytes, listed.stack_bytes) << listed.name;
+  }
 }
 
 TEST(GpuRuntime, LaunchUsesAllTheSharedMemoryOfABlock) {

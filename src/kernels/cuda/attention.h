@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "src/gpu/launch.h"
 #include "src/kernels/cuda/attention_params.h"
@@ -20,22 +22,30 @@ namespace moray::cuda {
 
 // The dimensions the kernels were compiled for, as the launchers need them.
 struct AttentionShape {
-  int heads, kv_heads, head_dim;  // head_dim <= 256, a multiple of 8
+  int heads, kv_heads, head_dim;  // head_dim 32, 64, 128 or 256
   bool has_gate;
   int multiprocessors;
-  int arch;  // 890, 900 or 1200
+  int arch;  // 89, 90 or 120
+  bool kv_fp8 = false;
 };
 
 struct AttentionKernels {
-  gpu::Kernel step_narrow;  // up to 8 query columns (tokens * heads / kv_heads) a pass
-  gpu::Kernel step_wide;    // up to 32
-  gpu::Kernel rows;         // prefill: norm, rotate, append
-  gpu::Kernel prefill;      // prefill: softmax(q k) v, times the gate
+  gpu::Kernel step_narrow;    // up to 8 query columns (tokens * heads / kv_heads) a pass
+  gpu::Kernel step_pair;      // up to 16
+  gpu::Kernel step_wide;      // up to 32
+  gpu::Kernel rows;           // prefill: norm, rotate, append
+  gpu::Kernel prefill;        // prefill: softmax(q k) v, times the gate, by mma.sync
+  gpu::Kernel unpack;         // prefill with an FP8 cache: its rows as BF16
+  gpu::Kernel prefill_wgmma;  // the same on warpgroup products; empty where there is none
   AttentionShape shape;
 
-  // Entry points of the programs "attention_step.cu" and "attention_prefill.cu".
+  // Takes prefill_wgmma if `kernels` holds it.
   static AttentionKernels find(const gpu::KernelSet& kernels, const AttentionShape& shape);
 };
+
+// The programs to build for a shape: attention_step.cu, attention_prefill.cu and, for sm_90 and a
+// head_dim of 128 or 256, attention_prefill_wgmma.cu.
+std::vector<std::string> attention_programs(const AttentionShape& shape);
 
 // Bytes of AttentionStepParams::partials for steps of up to `tokens`, and of `arrivals` (to be
 // cleared once); one of each serves all layers of a stream.
@@ -51,7 +61,8 @@ void attention_step(gpu::Stream& stream, const AttentionKernels& kernels, int to
                     const AttentionStepParams& params, bool programmatic);
 
 // Norms, rotates and appends a block of tokens, then attends causally: 4 * heads * head_dim FLOP
-// for every pair of a query and a key at or before it.
+// for every pair of a query and a key at or before it. An FP8 cache is first unpacked to BF16 up to
+// the block's end: 6 * kv_heads * head_dim bytes moved a position, little beside the products.
 void attention_prefill(gpu::Stream& stream, const AttentionKernels& kernels,
                        const AttentionPrefillParams& params);
 

@@ -33,15 +33,16 @@ constexpr int attention_splits(int multiprocessors, int kv_heads) {
   return multiprocessors > kv_heads ? multiprocessors / kv_heads : 1;
 }
 
-// Tiles a split of a sequence of `tiles` tiles holds: a function of the token's position alone, so
-// that its result depends on nothing else in the step.
-constexpr int attention_split_tiles(int tiles, int splits) {
-  return (tiles + splits - 1) / splits;
-}
-
-// Floats of a partial result (a query head over one split): sums of head_dim, largest score, total.
-constexpr int attention_partial_floats(int head_dim) {
-  return head_dim + 2;
+// Shared memory of a block of the step kernel that takes `columns` query columns at a time:
+// queries, weights in two parts, largest scores, running totals and scratch, later overlaid by
+// sums; totals, split weights and the step's own keys and values.
+constexpr int attention_step_shared_bytes(int head_dim, int splits, int columns) {
+  const int running = columns > 8 ? 512 * columns : 2048;
+  const int loop = columns * ((head_dim + 32) * 2 + 4 * (kAttentionTileKeys + 16) + 32) + running +
+                   32 * head_dim;
+  const int sums = columns * head_dim * 4;
+  return (loop > sums ? loop : sums) + columns * 36 + splits * 4 + 4 * kStepTokensMax * head_dim +
+         8 * kStepTokensMax + 64;
 }
 
 struct AttentionStepParams {
@@ -56,10 +57,29 @@ struct AttentionStepParams {
   unsigned short* out;  // BF16 [count, heads * head_dim]
 };
 
-// Query rows (a token's head) and keys of a tile of the prefill kernel.
+// Prefill: keys of a tile, query rows (a token's head each) of a block, and tiles of keys and
+// values in shared memory at once. `arch` is 89, 90 or 120. At head_dim 256 a block takes 96 KiB of
+// shared memory where an architecture allows 99, and 192 KiB on sm_90.
 inline constexpr int kPrefillKeys = 64;
 constexpr int attention_prefill_rows(int arch) {
-  return arch == 900 ? 128 : 64;
+  return arch == 90 ? 128 : 64;
+}
+constexpr int attention_prefill_buffers(int arch) {
+  return arch == 90 ? 2 : 1;
+}
+constexpr int attention_prefill_shared_bytes(int arch, int head_dim) {
+  return 2 * head_dim *
+         (attention_prefill_rows(arch) + 2 * attention_prefill_buffers(arch) * kPrefillKeys);
+}
+
+// Likewise for the kernel on warpgroup products (sm_90a, head_dim 128 or 256): two tiles each of
+// keys and values, and room to align them to 1024 bytes.
+inline constexpr int kWgmmaRows = 128;
+constexpr int attention_wgmma_keys(int head_dim) {
+  return head_dim == 256 ? 64 : 128;
+}
+constexpr int attention_wgmma_shared_bytes(int head_dim) {
+  return 2 * head_dim * (kWgmmaRows + 4 * attention_wgmma_keys(head_dim)) + 1024;
 }
 
 struct AttentionPrefillParams {
@@ -70,7 +90,8 @@ struct AttentionPrefillParams {
   const unsigned short* v;  // BF16 [tokens, kv_heads * head_dim]
   AttentionWeights weights;
   KvCache cache;
-  int position;  // of the first token; cache rows below it are valid
+  KvCache unpacked = {};  // kKvFp8: room for BF16 rows [0, position + tokens), without scales
+  int position;           // of the first token; cache rows below it are valid
   int tokens;
   unsigned short* out;  // BF16 [tokens, heads * head_dim]
 };

@@ -31,14 +31,13 @@ struct PrefillShape {
   int hidden = 0;
   int experts = 0, top_k = 0, expert_dim = 0, shared_dim = 0;
   int multiprocessors = 0;
+  int arch = 0;  // 89, 90 or 120
 };
 
-// One kernel for each height of a tile: 32, 64 or 128 tokens.
+// One kernel for each height of a tile: 32 or 64 tokens.
 struct ByTileRows {
-  gpu::Kernel rows_32, rows_64, rows_128;
-  const gpu::Kernel& of(int tile_rows) const {
-    return tile_rows <= 32 ? rows_32 : tile_rows <= 64 ? rows_64 : rows_128;
-  }
+  gpu::Kernel rows_32, rows_64;
+  const gpu::Kernel& of(int tile_rows) const { return tile_rows <= 32 ? rows_32 : rows_64; }
 };
 struct PrefillKernels {
   PrefillShape shape;
@@ -50,8 +49,8 @@ struct PrefillKernels {
 // "prefill_experts.cu".
 PrefillKernels find_prefill_kernels(const gpu::KernelSet& kernels, const PrefillShape& shape);
 
-// Height of the experts' tiles that suits a block of `tokens` (the rows of an expert, on average,
-// and a third more); W8A8 kernels always take kW8a8TileRows.
+// Height of the tiles, 32 or 64, that suits gate_up_rows and down_rows for a block of `tokens`;
+// W8A8 kernels always take kW8a8TileRows.
 int expert_tile_rows(const PrefillShape& shape, int tokens);
 
 // Bytes of a plan for blocks of up to `tokens` with tiles of at least `tile_rows` rows, and the

@@ -12,7 +12,7 @@
 namespace moray::cuda {
 
 inline constexpr int kPrefillTokensMax = 8192;
-inline constexpr int kPlanChunkTokens = 32;  // tokens of one count in the sort
+inline constexpr int kPlanChunkTokens = 64;  // tokens of one count in the sort
 inline constexpr int kRowsTargetsMax = 4;
 
 using Bf16 = unsigned short;
@@ -65,7 +65,7 @@ struct RowsTarget {
   void* out;
   int out_stride;  // elements; kBf16 and kAddBf16: even
   RowsOutput output;
-  int first_tile;  // filled by the launcher: of the target's 128-row tiles among all targets'
+  int first_tile;  // filled by the launcher: of the target's tiles among all targets'
 };
 struct ProjectRowsParams {
   const Bf16* x;  // [tokens, x_stride]; columns [0, cols of the targets) are read
@@ -93,7 +93,7 @@ struct ExpertPlan {
   int* tile_count;
   int* sorted;
   int* row_of;
-  int tile_rows;  // rows of a tile at most: 32, 64 or 128
+  int tile_rows;  // rows of a tile at most: 32 or 64, for W8A8 kW8a8TileRows
 };
 struct RouteRowsParams {
   const float* logits;

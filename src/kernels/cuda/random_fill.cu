@@ -2,10 +2,9 @@
 //
 // One thread makes four neighbouring elements of a row from one random word; the grid strides over
 // the matrix. Bound by the stores.
-#include "random_fill.h"
-
 #include "device/number.cuh"
 #include "params.h"
+#include "random_fill.h"
 
 namespace moray::cuda {
 
@@ -20,7 +19,8 @@ __device__ __forceinline__ void store_element(const RandomFill& p, int64 at, flo
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256) random_fill(const __grid_constant__ RandomFill p) {
+extern "C" __global__ void __launch_bounds__(256)
+    random_fill(const __grid_constant__ RandomFill p) {
   const int64 quads_a_row = p.stride / 4;
   const int64 quads = quads_a_row * p.rows;
   const int64 threads = int64(gridDim.x) * blockDim.x;

@@ -11,13 +11,6 @@
 namespace moray::cuda {
 namespace {
 
-// As in device/w8a8_wgmma.cuh and device/w8a8_mma.cuh: stages of 32 KiB, barriers, and room to
-// align.
-constexpr int kStageBytes = 2 * kW8a8TileRows * kScaleColumns;
-constexpr int kWgmmaThreads = 384, kWgmmaStages = 6;
-constexpr int kWgmmaShared = kWgmmaStages * (kStageBytes + 16) + 1024;
-constexpr int kMmaThreads = 256, kMmaStages = 3;
-constexpr int kMmaShared = kMmaStages * kStageBytes + 128;
 constexpr int kBoxRows = 64;
 
 int tiles_of(int count) {
@@ -65,14 +58,15 @@ void check_rows(const QuantisedRows& rows) {
 // Pairs of blocks share activation rows where an item's tiles come in pairs; a few blocks more than
 // items would only leave at once.
 void launch_tiles(gpu::Stream& stream, const W8a8Kernels& kernels, const gpu::Kernel& kernel,
-                  bool in_pairs, int64_t tiles_max, const auto& params) {
+                  bool in_pairs, int64_t tiles_max, int spare_bytes, const auto& params) {
   const bool wgmma = kernels.arch == 90;
+  const W8a8Block& block = wgmma ? kWgmmaBlock : kMmaBlock;
   const int cluster = wgmma && in_pairs ? 2 : 1;
   const auto blocks = static_cast<int>(std::min<int64_t>(kernels.multiprocessors, tiles_max));
   gpu::launch(stream, kernel,
               {.grid = {static_cast<uint32_t>((blocks + cluster - 1) / cluster * cluster)},
-               .block = {static_cast<uint32_t>(wgmma ? kWgmmaThreads : kMmaThreads)},
-               .shared_bytes = wgmma ? kWgmmaShared : kMmaShared,
+               .block = {static_cast<uint32_t>(block.threads)},
+               .shared_bytes = block.shared_bytes + (wgmma ? spare_bytes : 0),
                .cluster = cluster,
                .programmatic = true},
               params);
@@ -106,7 +100,8 @@ bool w8a8_supports(const ExpertRecords& experts, int hidden) {
          aligned(experts.base, experts.up) && aligned(experts.base, experts.down);
 }
 
-void w8a8_dense(gpu::Stream& stream, const W8a8Kernels& kernels, W8a8Dense params) {
+void w8a8_dense(gpu::Stream& stream, const W8a8Kernels& kernels, const W8a8Dense& asked) {
+  W8a8Dense params = asked;
   if (params.tokens == 0) return;
   check_rows(params.x);
   CHECK(params.tokens <= params.x.rows, params.tokens, params.x.rows);
@@ -121,11 +116,12 @@ void w8a8_dense(gpu::Stream& stream, const W8a8Kernels& kernels, W8a8Dense param
     if (kernels.arch == 90) map_matrix(target.weight, params.weight_maps[i]);
   }
   if (kernels.arch == 90) map_rows(params.x, params.x_map);
-  launch_tiles(stream, kernels, kernels.dense, columns > 1, columns * tiles_of(params.tokens),
+  launch_tiles(stream, kernels, kernels.dense, columns > 1, columns * tiles_of(params.tokens), 0,
                params);
 }
 
-void w8a8_gate_up(gpu::Stream& stream, const W8a8Kernels& kernels, W8a8GateUp params) {
+void w8a8_gate_up(gpu::Stream& stream, const W8a8Kernels& kernels, const W8a8GateUp& asked) {
+  W8a8GateUp params = asked;
   const ExpertRecords& experts = params.experts;
   if (params.x.rows == 0 || (params.tiles == nullptr && params.tokens == 0)) return;
   check_rows(params.x);
@@ -142,10 +138,12 @@ void w8a8_gate_up(gpu::Stream& stream, const W8a8Kernels& kernels, W8a8GateUp pa
   }
   const int groups = experts.width / kScaleColumns;
   launch_tiles(stream, kernels, kernels.gate_up, groups % 2 == 0,
-               groups * tiles_max(params.tiles, params.x.rows, params.expert_count), params);
+               groups * tiles_max(params.tiles, params.x.rows, params.expert_count),
+               kWgmmaSpareBytes, params);
 }
 
-void w8a8_down(gpu::Stream& stream, const W8a8Kernels& kernels, W8a8Down params) {
+void w8a8_down(gpu::Stream& stream, const W8a8Kernels& kernels, const W8a8Down& asked) {
+  W8a8Down params = asked;
   const ExpertRecords& experts = params.experts;
   if (params.inner.rows == 0 || (params.tiles == nullptr && params.tokens == 0)) return;
   check_rows(params.inner);
@@ -160,7 +158,7 @@ void w8a8_down(gpu::Stream& stream, const W8a8Kernels& kernels, W8a8Down params)
   }
   const int groups = tiles_of(params.columns);
   launch_tiles(stream, kernels, kernels.down, groups % 2 == 0,
-               groups * tiles_max(params.tiles, params.inner.rows, params.expert_count), params);
+               groups * tiles_max(params.tiles, params.inner.rows, params.expert_count), 0, params);
 }
 
 }  // namespace moray::cuda

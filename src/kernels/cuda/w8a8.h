@@ -41,10 +41,10 @@ bool w8a8_supports(const ExpertRecords& experts, int hidden);
 // shapes, alignments and outputs that w8a8_params.h states.
 //
 // 2 tokens N K FLOP over all targets. Reads codes once from memory, writes the outputs.
-void w8a8_dense(gpu::Stream& stream, const W8a8Kernels& kernels, W8a8Dense params);
+void w8a8_dense(gpu::Stream& stream, const W8a8Kernels& kernels, const W8a8Dense& params);
 // 4 rows I H FLOP. With tiles, their number is read on the device and params.tokens is not used.
-void w8a8_gate_up(gpu::Stream& stream, const W8a8Kernels& kernels, W8a8GateUp params);
+void w8a8_gate_up(gpu::Stream& stream, const W8a8Kernels& kernels, const W8a8GateUp& params);
 // 2 rows I H FLOP.
-void w8a8_down(gpu::Stream& stream, const W8a8Kernels& kernels, W8a8Down params);
+void w8a8_down(gpu::Stream& stream, const W8a8Kernels& kernels, const W8a8Down& params);
 
 }  // namespace moray::cuda

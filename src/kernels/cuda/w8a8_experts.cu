@@ -64,10 +64,24 @@ struct GateUpWork {
   }
 };
 
-// Keeps the first 64 channels until the other 64 are there: they share a scale.
+// A thread's 32 values of the first 64 channels, until the other 64 are there: they share a scale.
+// In registers where shared memory is full, in shared memory where registers are.
+template <int kArchitecture>
+struct Kept {
+  float value[32];
+  __device__ float& at(int i) { return value[i]; }
+};
+#if __CUDA_ARCH__ == 900
+template <>
+struct Kept<900> {
+  float* value = spare_floats();
+  __device__ float& at(int i) { return value[256 * i]; }
+};
+#endif
+
 struct GateUpEpilogue {
   const W8a8GateUp& p;
-  float first[2][16];
+  Kept<kArch> kept;
 
   __device__ void take(const Tile& tile, int pass, const float (&sum)[64], int row) {
 #pragma unroll
@@ -80,14 +94,17 @@ struct GateUpEpilogue {
       }
       if (pass == 0) {
 #pragma unroll
-        for (int i = 0; i < 16; ++i) first[half][i] = value[i];
+        for (int i = 0; i < 16; ++i) kept.at(16 * half + i) = value[i];
         continue;
       }
+      float first[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) first[i] = kept.at(16 * half + i);
       const int64 r = tile.x_row + row + 8 * half;
       const int channel = tile.low - 64;
       const bool valid = row + 8 * half < tile.rows;
-      const float scale = store_row_quantised(first[half], value,
-                                              p.inner.codes + r * p.inner.cols + channel, valid);
+      const float scale =
+          store_row_quantised(first, value, p.inner.codes + r * p.inner.cols + channel, valid);
       if (valid && threadIdx.x % 4 == 0) {
         p.inner.scales[int64(channel / kScaleColumns) * p.inner.scale_stride + r] = scale;
       }
@@ -152,7 +169,7 @@ struct DownEpilogue {
 extern "C" __global__ void __launch_bounds__(kW8a8Threads, 1)
     w8a8_gate_up(const __grid_constant__ W8a8GateUp p) {
   GateUpWork work{p};
-  GateUpEpilogue epilogue{p};
+  GateUpEpilogue epilogue{p, {}};
   w8a8_product(work, epilogue);
 }
 

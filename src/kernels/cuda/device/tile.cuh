@@ -44,3 +44,15 @@ __device__ __forceinline__ void load_blocks_transposed(uint32 (&block)[4], uint3
                : "r"(address)
                : "memory");
 }
+
+__device__ __forceinline__ void store_shared(uint32 address, uint32 word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+__device__ __forceinline__ Pack16 load_shared(uint32 address) {
+  Pack16 p;
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(p.word[0]), "=r"(p.word[1]), "=r"(p.word[2]), "=r"(p.word[3])
+               : "r"(address)
+               : "memory");
+  return p;
+}

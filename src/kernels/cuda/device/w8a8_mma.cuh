@@ -13,8 +13,7 @@
 #include "grid.cuh"
 #include "w8a8_tile.cuh"
 
-inline constexpr int kMmaThreads = 256;
-inline constexpr int kMmaStages = 3;
+inline constexpr int kMmaStages = kMmaBlock.stages;
 inline constexpr int kOperandBytes = 128 * kScaleColumns;
 
 __device__ __forceinline__ void copy_piece(uint32 to, const uint8* from) {

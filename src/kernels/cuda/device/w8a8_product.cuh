@@ -6,7 +6,7 @@
 #include "w8a8_mma.cuh"
 #include "w8a8_wgmma.cuh"
 
-inline constexpr int kW8a8Threads = kArch == 900 ? kWgmmaThreads : kMmaThreads;
+inline constexpr int kW8a8Threads = (kArch == 900 ? kWgmmaBlock : kMmaBlock).threads;
 
 template <class Work, class Epilogue>
 __device__ __forceinline__ void w8a8_product(Work& work, Epilogue& epilogue) {

@@ -16,13 +16,12 @@
 #include "w8a8_tile.cuh"
 #include "wgmma.cuh"
 
-inline constexpr int kWgmmaThreads = 384;
-
 #if __CUDA_ARCH__ == 900
 
-inline constexpr int kStages = 6;
+inline constexpr int kStages = kWgmmaBlock.stages;
 inline constexpr int kHalfBytes = 64 * kScaleColumns;  // one box
 inline constexpr int kStageBytes = 4 * kHalfBytes;     // x rows 0..63, 64..127, weights low, high
+static_assert(kStageBytes == kW8a8StageBytes && kStages * 16 <= kW8a8BarrierBytes);
 
 struct Ring {
   uint32 base;       // of stage 0, 1024-byte aligned; the barriers follow the last stage
@@ -40,6 +39,16 @@ struct Ring {
   }
 };
 
+// 32 KiB behind the barriers, for an epilogue that asks for them: float i of this multiplying
+// thread at [256 i].
+__device__ __forceinline__ float* spare_floats() {
+  extern __shared__ char w8a8_shared[];
+  const uint32 start = shared_address(w8a8_shared);
+  const uint32 base = (start + 1023) & ~1023u;
+  char* spare = w8a8_shared + (base - start) + kStages * kStageBytes + kW8a8BarrierBytes;
+  return reinterpret_cast<float*>(spare) + (threadIdx.x - 128);
+}
+
 __device__ __forceinline__ void initialise(Ring ring, int blocks) {
   for (ring.stage = 0; ring.stage < kStages; ++ring.stage) {
     barrier_init(ring.full(), 1);
@@ -49,7 +58,8 @@ __device__ __forceinline__ void initialise(Ring ring, int blocks) {
 }
 
 template <class Work>
-__device__ __forceinline__ void produce(const Work& work, Ring ring, int blocks, int rank) {
+__device__ __forceinline__ void produce(Work& work, Ring ring, int blocks, int rank) {
+  work.begin(blocks);
   const int stride = gridDim.x / blocks;
   for (Cursor at{int(blockIdx.x) / blocks, 0}; at.item < work.items();
        at = after<Work>(at, stride)) {
@@ -74,58 +84,96 @@ __device__ __forceinline__ void produce(const Work& work, Ring ring, int blocks,
   }
 }
 
-// One slice: part = the stage's product, complete on return.
-__device__ __forceinline__ void multiply(float (&part)[64], uint32 stage, int warpgroup) {
-  const uint64 x = wgmma_rows(stage + warpgroup * kHalfBytes);
-  const uint64 weights = wgmma_rows(stage + 2 * kHalfBytes);
-  wgmma_begin(part);
+// A multiplying warpgroup on its way through the ring.
+struct Consumer {
+  Ring ring;  // at the next stage to be multiplied
+  int warpgroup, lane, blocks;
+
+  // Starts part = the next stage's product.
+  __device__ void start(float (&part)[64]) {
+    barrier_wait(ring.full(), ring.phase);
+    const uint64 x = wgmma_rows(ring.bytes() + warpgroup * kHalfBytes);
+    const uint64 weights = wgmma_rows(ring.bytes() + 2 * kHalfBytes);
+    wgmma_begin(part);
 #pragma unroll
-  for (int k = 0; k < 4; ++k) wgmma_e4m3(part, x + 2 * k, weights + 2 * k, k > 0);
-  wgmma_end();
+    for (int k = 0; k < 4; ++k) wgmma_e4m3(part, x + 2 * k, weights + 2 * k, k > 0);
+    wgmma_end();
+    ring.advance();
+  }
+  // Waits for the oldest product, of which kAfter started later, and gives its stage back.
+  template <int kAfter>
+  __device__ void finish(float (&part)[64]) const {
+    wgmma_wait<kAfter>(part);
+    give_back(kAfter + 1);
+  }
+  // The stage that was started `back` starts ago.
+  __device__ void give_back(int back) const {
+    Ring done = ring;
+    done.stage += done.stage < back ? kStages - back : -back;
+    if (lane < blocks) barrier_arrive(done.empty(), lane);
+  }
+  __device__ void skip() {
+    barrier_wait(ring.full(), ring.phase);
+    ring.advance();
+    give_back(1);
+  }
+};
+
+// sum = the tile's product. Two products are in flight but for the tile's ends: while one is scaled
+// and added the other keeps the tensor cores busy.
+__device__ __forceinline__ void accumulate(float (&sum)[64], Consumer& consumer, ScaleCursor cursor,
+                                           int slices, int scale_stride) {
+  float even[64], odd[64];
+#pragma unroll
+  for (float& value : sum) value = 0;
+  SliceScales even_scales = cursor.load(), odd_scales;
+  consumer.start(even);
+  int left = slices;
+  for (; left > 2; left -= 2) {
+    cursor.advance(scale_stride);
+    odd_scales = cursor.load();
+    consumer.start(odd);
+    consumer.finish<1>(even);
+    promote(sum, even, even_scales);
+    cursor.advance(scale_stride);
+    even_scales = cursor.load();
+    consumer.start(even);
+    consumer.finish<1>(odd);
+    promote(sum, odd, odd_scales);
+  }
+  if (left == 2) {
+    cursor.advance(scale_stride);
+    odd_scales = cursor.load();
+    consumer.start(odd);
+    consumer.finish<1>(even);
+    promote(sum, even, even_scales);
+    consumer.finish<0>(odd);
+    promote(sum, odd, odd_scales);
+  } else {
+    consumer.finish<0>(even);
+    promote(sum, even, even_scales);
+  }
 }
 
 template <class Work, class Epilogue>
-__device__ __forceinline__ void consume(const Work& work, Epilogue& epilogue, Ring ring, int blocks,
+__device__ __forceinline__ void consume(Work& work, Epilogue& epilogue, Ring ring, int blocks,
                                         int rank) {
+  work.begin(blocks);
   const int lane = threadIdx.x % 32;
-  const int warpgroup = threadIdx.x / 128 - 1;
+  Consumer consumer{ring, int(threadIdx.x) / 128 - 1, lane, blocks};
   const int row = threadIdx.x / 32 * 16 - 64 + lane / 4;  // of the tile; row + 8 as well
   const int stride = gridDim.x / blocks;
   const int slices = work.slices();
-  Cursor at{int(blockIdx.x) / blocks, 0};
-  if (at.item >= work.items()) return;
-  Tile tile = work.tile(at, rank);
-  ScaleCursor cursor(work.x(), tile, row);
-  SliceScales scales = cursor.load();
-  while (true) {
-    const Cursor next_at = after<Work>(at, stride);
-    const bool more = next_at.item < work.items();
-    const Tile next = more ? work.tile(next_at, rank) : tile;
-    const bool active = tile.rows > 64 * warpgroup;
-    float sum[64];
-#pragma unroll
-    for (float& value : sum) value = 0;
-    for (int slice = 0; slice < slices; ++slice, ring.advance()) {
-      cursor.advance(work.x().scale_stride);
-      if (slice + 1 == slices) cursor = ScaleCursor(work.x(), next, row);
-      barrier_wait(ring.full(), ring.phase);
-      if (active) {
-        float part[64];
-        multiply(part, ring.bytes(), warpgroup);
-        const SliceScales ahead = cursor.load();
-        wgmma_wait(part);
-        if (lane < blocks) barrier_arrive(ring.empty(), lane);
-        promote(sum, part, scales);
-        scales = ahead;
-      } else {
-        if (lane < blocks) barrier_arrive(ring.empty(), lane);
-        scales = cursor.load();
-      }
+  for (Cursor at{int(blockIdx.x) / blocks, 0}; at.item < work.items();
+       at = after<Work>(at, stride)) {
+    const Tile tile = work.tile(at, rank);
+    if (tile.rows <= 64 * consumer.warpgroup) {
+      for (int slice = 0; slice < slices; ++slice) consumer.skip();
+      continue;
     }
-    if (active) epilogue.take(tile, at.pass, sum, row);
-    if (!more) return;
-    at = next_at;
-    tile = next;
+    float sum[64];
+    accumulate(sum, consumer, ScaleCursor(work.x(), tile, row), slices, work.x().scale_stride);
+    epilogue.take(tile, at.pass, sum, row);
   }
 }
 
@@ -137,13 +185,12 @@ __device__ __forceinline__ void w8a8_run_wgmma(Work& work, Epilogue& epilogue) {
   if (threadIdx.x == 0) initialise(ring, blocks);
   cluster_sync();
   wait_for_previous();
-  work.begin(blocks);
   if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (threadIdx.x == 0) produce(work, ring, blocks, rank);
     __syncwarp();
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     consume(work, epilogue, ring, blocks, rank);
   }
   cluster_sync();  // no block leaves while another may still write to it

@@ -31,8 +31,9 @@ __device__ __forceinline__ void wgmma_begin(float (&d)[64]) {
 __device__ __forceinline__ void wgmma_end() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
+template <int kRunning>
 __device__ __forceinline__ void wgmma_wait(float (&d)[64]) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kRunning) : "memory");
 #pragma unroll
   for (int i = 0; i < 64; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }

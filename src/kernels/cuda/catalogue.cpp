@@ -1,0 +1,46 @@
+#include "src/kernels/cuda/catalogue.h"
+
+#include <array>
+
+namespace moray::cuda {
+namespace {
+
+bool has_wide_heads(const Constants& constants) {
+  return constants.head_dim % 128 == 0;
+}
+
+constexpr std::array kPromises = {
+    Promise{"attention_step_*", kEveryArch, "HMMA.16816.F32.BF16"},
+    Promise{"attention_step_*", kEveryArch, "LDG.E.128"},
+    Promise{"attention_rows"},
+    Promise{"attention_unpack"},
+    Promise{"attention_prefill", kEveryArch, "HMMA.16816.F32.BF16"},
+    Promise{"attention_prefill_wgmma", kSm90, "HGMMA", has_wide_heads},
+    Promise{"random_*", kEveryArch, "STG.E"},
+    Promise{"w8a8_*", kSm90, "QGMMA.64x128x32.F32.E4M3.E4M3"},
+    Promise{"w8a8_*", kSm120, "QMMA.SF"},
+    Promise{"w8a8_*", kSm89, "QMMA.16832.F32.E4M3.E4M3"},
+};
+
+constexpr std::array kLocalMemory = {
+    LocalMemory{"attention_step_wide", 104,
+                "head_dim 256: a few words a lane and tile of 128 keys; fewer columns a pass would "
+                "read the cache more often"},
+};
+
+}  // namespace
+
+std::span<const Promise> promises() {
+  return kPromises;
+}
+
+std::span<const LocalMemory> local_memory() {
+  return kLocalMemory;
+}
+
+bool names(std::string_view pattern, std::string_view kernel) {
+  if (!pattern.ends_with('*')) return pattern == kernel;
+  return kernel.starts_with(pattern.substr(0, pattern.size() - 1));
+}
+
+}  // namespace moray::cuda

@@ -1,0 +1,59 @@
+// The machine code of a cubin, by kernel, as NVIDIA's nvdisasm prints it.
+#pragma once
+
+#include <cstdio>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace moray {
+
+// Opcodes in their order ("LDG.E.128", "HMMA.16816.F32"), NOPs left out.
+using Sass = std::map<std::string, std::vector<std::string>>;
+
+// The opcode of a line "/*0060*/  @!P0 LDG.E R0, [R4.64] ;", or "".
+inline std::string opcode_of(std::string_view line) {
+  size_t at = line.find("*/");
+  if (line.find("/*") == std::string_view::npos || at == std::string_view::npos) return "";
+  const auto next_word = [&] {
+    const size_t begin = line.find_first_not_of(" \t{", at);
+    if (begin == std::string_view::npos) return std::string_view{};
+    at = std::min(line.find_first_of(" \t;", begin), line.size());
+    return line.substr(begin, at - begin);
+  };
+  at += 2;
+  std::string_view word = next_word();
+  if (word.starts_with('@')) word = next_word();
+  return word == "NOP" ? "" : std::string(word);
+}
+
+inline Sass parse_sass(std::string_view text) {
+  constexpr std::string_view kLabel = ".text.";
+  Sass sass;
+  std::vector<std::string>* kernel = nullptr;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.starts_with(kLabel) && line.ends_with(':')) {
+      kernel = &sass[std::string(line.substr(kLabel.size(), line.size() - kLabel.size() - 1))];
+    } else if (kernel != nullptr) {
+      const std::string opcode = opcode_of(line);
+      if (!opcode.empty()) kernel->push_back(opcode);
+    }
+  }
+  return sass;
+}
+
+// What `program` prints about `file`; "" when it fails.
+inline std::string disassemble(const std::string& program, const std::string& file) {
+  std::FILE* pipe = popen(("'" + program + "' -c '" + file + "' 2>/dev/null").c_str(), "r");
+  if (pipe == nullptr) return "";
+  std::string text;
+  char piece[1 << 16];
+  for (size_t got; (got = std::fread(piece, 1, sizeof(piece), pipe)) > 0;) text.append(piece, got);
+  return pclose(pipe) == 0 ? text : "";
+}
+
+}  // namespace moray

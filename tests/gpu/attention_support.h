@@ -1,0 +1,300 @@
+// What tests of attention on the GPU share: shapes, their kernels, sequences, runs by step and
+// block.
+//
+// The cache is NaN wherever no token has been, outputs are NaN before the call, and buffers end in
+// guards, so that a row too many, a row too few and a stray write all show.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "src/gpu/program.h"
+#include "src/kernels/cuda/attention.h"
+#include "src/kernels/cuda/constants.h"
+#include "src/kernels/cuda/sources.h"
+#include "tests/gpu/device.h"
+#include "tests/kernels/support.h"
+#include "tests/support/gates.h"
+
+namespace moray::attention {
+
+using gpu::DeviceArray;
+
+struct Dimensions {
+  int heads, kv_heads, head_dim, rotary_dim;
+  bool has_gate;
+  NormKind kind;
+};
+
+inline const Dimensions k35b{16, 2, 256, 64, true, NormKind::kZeroCentred};
+inline const std::vector<Dimensions> kShapes = {
+    k35b,
+    {32, 4, 128, 128, false, NormKind::kPlain},     // the 30B coder
+    {4, 2, 256, 64, true, NormKind::kZeroCentred},  // moray-nano: two heads a KV head
+    {3, 3, 32, 8, true, NormKind::kZeroCentred},    // one
+    {12, 1, 64, 64, false, NormKind::kZeroCentred},
+};
+inline constexpr float kRopeScale = 1.1f, kEps = 1e-6f;
+
+inline std::string trace(const Dimensions& d) {
+  return "heads " + std::to_string(d.heads) + '/' + std::to_string(d.kv_heads) + 'x' +
+         std::to_string(d.head_dim);
+}
+
+inline cuda::AttentionShape shape_of(const Dimensions& d, bool kv_fp8) {
+  const gpu::DeviceInfo& info = gpu::test_device()->info();
+  return {.heads = d.heads,
+          .kv_heads = d.kv_heads,
+          .head_dim = d.head_dim,
+          .has_gate = d.has_gate,
+          .multiprocessors = info.multiprocessors,
+          .arch = info.arch(),
+          .kv_fp8 = kv_fp8};
+}
+
+// The kernels of a shape, built once; null when that failed, after saying why.
+inline const cuda::AttentionKernels* kernels_of(const Dimensions& d, bool kv_fp8 = false) {
+  struct Built {
+    std::shared_ptr<const gpu::KernelSet> set;
+    cuda::AttentionKernels kernels;
+  };
+  static std::map<std::string, Built> built;
+  const std::string key = trace(d) + (kv_fp8 ? " FP8" : "");
+  if (const auto found = built.find(key); found != built.end()) return &found->second.kernels;
+  const cuda::AttentionShape shape = shape_of(d, kv_fp8);
+  cuda::Constants constants;
+  constants.arch = shape.arch;
+  constants.multiprocessors = shape.multiprocessors;
+  constants.norm_eps = kEps;
+  constants.zero_centred_norms = d.kind == NormKind::kZeroCentred;
+  constants.heads = d.heads;
+  constants.kv_heads = d.kv_heads;
+  constants.head_dim = d.head_dim;
+  constants.rotary_dim = d.rotary_dim;
+  constants.has_gate = d.has_gate;
+  constants.rope_scale = kRopeScale;
+  constants.kv_fp8 = kv_fp8;
+  auto set = gpu::KernelSet::build(gpu::test_device(),
+                                   {.sources = cuda::sources(),
+                                    .programs = cuda::attention_programs(shape),
+                                    .constants = cuda::constants_text(constants)},
+                                   {});
+  EXPECT_TRUE(set.ok()) << set.status().message();
+  if (!set.ok()) return nullptr;
+  Built& entry = built[key];
+  entry.set = *set;
+  entry.kernels = cuda::AttentionKernels::find(*entry.set, shape);
+  return &entry.kernels;
+}
+
+inline std::vector<uint16_t> to_bf16(const std::vector<float>& values) {
+  std::vector<uint16_t> codes;
+  for (float value : values) codes.push_back(float_to_bf16(value));
+  return codes;
+}
+
+// Tokens [0, end): projections of all, and the oracle's cache and outputs.
+struct Sequence {
+  Dimensions d;
+  int end;
+  std::vector<float> q_gate, k, v, q_norm, k_norm, inv_freq;
+  std::vector<uint16_t> keys, values;  // [kv_head, end + kSpare, head_dim]
+  std::vector<float> out;              // of tokens [known, end)
+  int known;                           // cache rows below are random, not made from k and v
+
+  static constexpr int kSpare = 3;
+  int capacity() const { return end + kSpare; }
+  int64_t query_width() const { return int64_t{d.heads} * d.head_dim * (d.has_gate ? 2 : 1); }
+  int64_t kv_width() const { return int64_t{d.kv_heads} * d.head_dim; }
+  int64_t width() const { return int64_t{d.heads} * d.head_dim; }
+};
+
+// Rows [0, known) of the cache are random, the others NaN; inputs are BF16 values if `as_bf16`.
+inline Sequence make_sequence(Random& random, const Dimensions& d, int known, int tokens,
+                              bool as_bf16) {
+  Sequence s{};
+  s.d = d;
+  s.end = known + tokens;
+  s.known = known;
+  s.q_norm = random.normals(d.head_dim, 0.5f);
+  s.k_norm = random.normals(d.head_dim, 0.5f);
+  const auto inputs = [&](int64_t count) {
+    return as_bf16 ? random.bf16_normals(count) : random.normals(count);
+  };
+  s.q_gate = inputs(tokens * s.query_width());
+  s.k = inputs(tokens * s.kv_width());
+  s.v = inputs(tokens * s.kv_width());
+  for (int i = 0; i < d.rotary_dim / 2; ++i) {
+    s.inv_freq.push_back(std::pow(1e7f, -2.0f * float(i) / float(d.rotary_dim)));
+  }
+  if (d.kind == NormKind::kPlain) {
+    for (float& w : s.q_norm) w += 1;
+    for (float& w : s.k_norm) w += 1;
+  }
+  const size_t rows = size_t(d.kv_heads) * size_t(s.capacity());
+  s.keys.assign(rows * size_t(d.head_dim), 0xffff);
+  s.values = s.keys;
+  for (size_t row = 0; row < rows; ++row) {
+    if (int(row % size_t(s.capacity())) >= known) continue;
+    for (int i = 0; i < d.head_dim; ++i) {
+      s.keys[row * size_t(d.head_dim) + size_t(i)] = float_to_bf16(random.normal());
+      s.values[row * size_t(d.head_dim) + size_t(i)] = float_to_bf16(random.normal());
+    }
+  }
+  return s;
+}
+
+inline void run_oracle(Sequence& s) {
+  const int tokens = s.end - s.known;
+  s.out.resize(size_t(tokens * s.width()));
+  ref::attention({.q_gate = s.q_gate.data(),
+                  .k = s.k.data(),
+                  .v = s.v.data(),
+                  .tokens = tokens,
+                  .position = s.known,
+                  .q_norm = s.q_norm.data(),
+                  .k_norm = s.k_norm.data(),
+                  .inv_freq = s.inv_freq.data(),
+                  .rope_scale = kRopeScale,
+                  .heads = s.d.heads,
+                  .kv_heads = s.d.kv_heads,
+                  .head_dim = s.d.head_dim,
+                  .rotary_dim = s.d.rotary_dim,
+                  .has_gate = s.d.has_gate,
+                  .eps = kEps,
+                  .norm_kind = s.d.kind,
+                  .precision = Precision::kBfloat16,
+                  .cache = {s.keys.data(), s.values.data(), s.capacity(), DType::kBF16},
+                  .out = s.out.data(),
+                  .workspace = {}});
+}
+
+// A sequence's cache and weights on the device, as they were before the oracle ran.
+class DeviceSequence {
+ public:
+  DeviceSequence(gpu::Stream& stream, const Sequence& s)
+      : keys(stream, s.keys),
+        values(stream, s.values),
+        q_norm_(stream, s.q_norm),
+        k_norm_(stream, s.k_norm),
+        inv_freq_(stream, s.inv_freq),
+        capacity_(s.capacity()) {}
+  cuda::KvCache cache() const { return {keys.data(), values.data(), nullptr, nullptr, capacity_}; }
+  cuda::KvCache unpacked() const { return {}; }
+  cuda::AttentionWeights weights() const {
+    return {q_norm_.data(), k_norm_.data(), inv_freq_.data()};
+  }
+
+  DeviceArray<uint16_t> keys, values;
+
+ private:
+  DeviceArray<float> q_norm_, k_norm_, inv_freq_;
+  int capacity_;
+};
+
+// What serves all steps of a stream.
+struct StepBuffers {
+  StepBuffers(gpu::Stream& stream, const cuda::AttentionShape& shape)
+      : partials(stream, size_t(cuda::attention_step_workspace_bytes(shape, 16)) / 4),
+        arrivals(stream, std::vector<unsigned>(size_t(cuda::attention_arrivals_bytes(shape)) /
+                                               sizeof(unsigned))) {}
+  DeviceArray<float> partials;
+  DeviceArray<unsigned> arrivals;
+};
+
+// Runs tokens [known, end) in steps of `step`; their outputs in order.
+template <typename OnDevice>
+std::vector<uint16_t> run_steps(gpu::Stream& stream, const cuda::AttentionKernels& kernels,
+                                const Sequence& s, const OnDevice& on_device, int step) {
+  StepBuffers buffers(stream, kernels.shape);
+  const DeviceArray<float> q_gate(stream, s.q_gate), k(stream, s.k), v(stream, s.v);
+  const DeviceArray<uint16_t> out(stream, size_t((s.end - s.known) * s.width()));
+  for (int position = s.known; position < s.end; position += step) {
+    const int count = std::min(step, s.end - position), at = position - s.known;
+    const DeviceArray<cuda::Step> where(
+        stream, std::vector<cuda::Step>{{.position = position, .count = count, .tokens = {}}});
+    cuda::attention_step(stream, kernels, count,
+                         {.step = where.data(),
+                          .q_gate = q_gate.data() + at * s.query_width(),
+                          .k = k.data() + at * s.kv_width(),
+                          .v = v.data() + at * s.kv_width(),
+                          .weights = on_device.weights(),
+                          .cache = on_device.cache(),
+                          .partials = buffers.partials.data(),
+                          .arrivals = buffers.arrivals.data(),
+                          .out = out.data() + at * s.width()},
+                         false);
+    EXPECT_TRUE(stream.synchronize().ok());
+  }
+  buffers.partials.read();  // the guard
+  for (unsigned count : buffers.arrivals.read()) EXPECT_EQ(count, 0u);
+  return out.read();
+}
+
+// Likewise by prefill, in blocks that end at the given positions.
+template <typename OnDevice>
+std::vector<uint16_t> run_blocks(gpu::Stream& stream, const cuda::AttentionKernels& kernels,
+                                 const Sequence& s, const OnDevice& on_device,
+                                 const std::vector<int>& ends) {
+  const DeviceArray<uint16_t> q_gate(stream, to_bf16(s.q_gate)), k(stream, to_bf16(s.k)),
+      v(stream, to_bf16(s.v));
+  const DeviceArray<uint16_t> out(stream, size_t((s.end - s.known) * s.width()));
+  int position = s.known;
+  for (int end : ends) {
+    const int at = position - s.known;
+    cuda::attention_prefill(stream, kernels,
+                            {.q_gate = q_gate.data() + at * s.query_width(),
+                             .k = k.data() + at * s.kv_width(),
+                             .v = v.data() + at * s.kv_width(),
+                             .weights = on_device.weights(),
+                             .cache = on_device.cache(),
+                             .unpacked = on_device.unpacked(),
+                             .position = position,
+                             .tokens = end - position,
+                             .out = out.data() + at * s.width()});
+    position = end;
+  }
+  q_gate.read();  // the guard
+  return out.read();
+}
+
+// The output's own rounding leaves a root mean square of about 0.85 * 2^-9 of the values; a query
+// or key that lies on a border between two BF16 values may be rounded the other way, which moves
+// single scores by a spacing of single terms. Prefill rounds the softmax weights to BF16 as well,
+// which may double that. The loose bound is for single elements: a spacing of the element and one
+// of the values (of order 1) that were averaged.
+inline void expect_agreement(const std::vector<uint16_t>& actual,
+                             const std::vector<float>& expected, bool weights_round) {
+  std::vector<float> found;
+  for (uint16_t code : actual) found.push_back(bf16_to_float(code));
+  double squares = 0, error_squares = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    squares += double{expected[i]} * expected[i];
+    error_squares += std::pow(double{found[i]} - expected[i], 2);
+  }
+  EXPECT_LE(std::sqrt(error_squares / squares), 0x1p-9 * (weights_round ? 2 : 1.25));
+  expect_close(found.data(), expected.data(), int64_t(expected.size()), [&](int64_t i) {
+    return 2 * kBf16Spacing * (std::abs(double{expected[size_t(i)]}) + 1);
+  });
+}
+
+// Every row as the oracle left it: rows before the call and after its end bit for bit, new keys
+// within a spacing of the larger of the two that a rotation mixes (values of order 1, at most 8).
+inline void expect_cache(const Sequence& s, const DeviceSequence& on_device) {
+  const std::vector<uint16_t> keys = on_device.keys.read(), values = on_device.values.read();
+  EXPECT_EQ(values, s.values);
+  int64_t moved = 0, wrong = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i] == s.keys[i]) continue;
+    const int row = int(i / size_t(s.d.head_dim) % size_t(s.capacity()));
+    const double error = std::abs(double{bf16_to_float(keys[i])} - bf16_to_float(s.keys[i]));
+    const double spacing = kBf16Spacing * std::abs(bf16_to_float(s.keys[i])) + 8 * 0x1p-22;
+    const bool is_new = row >= s.known && row < s.end;
+    ++(is_new && error <= spacing ? moved : wrong);
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_LE(moved, 2 + (s.end - s.known) * s.kv_width() / 100);
+}
+
+}  // namespace moray::attention
