@@ -45,7 +45,7 @@ constexpr unsigned char kSymbolEntryPoint = 0x10;  // a bit of Symbol::other: la
 // Attributes of .nv.info: a format, a number, and 16 bits that are a value or the size of a
 // payload.
 constexpr unsigned char kFormatPayload = 4;
-constexpr unsigned char kAttributeParamBytes = 0x19;
+constexpr unsigned char kAttributeParam = 0x17;
 constexpr unsigned char kAttributeFrameBytes = 0x11;
 constexpr unsigned char kAttributeRegisters = 0x2f;
 
@@ -149,18 +149,24 @@ class Reader {
       const uint16_t value = *read_at<uint16_t>(list, at + 2);
       at += 4;
       if (format != kFormatPayload) {
-        if (attribute == kAttributeParamBytes && owner != nullptr) owner->param_bytes = value;
         continue;
       }
       if (list.size() - at < value) return false;
-      note_payload(attribute, list.substr(at, value));
+      note_payload(attribute, list.substr(at, value), owner);
       at += value;
     }
     return true;
   }
 
-  // Payloads that name their kernel: {symbol index, value}.
-  void note_payload(unsigned char attribute, std::string_view payload) {
+  // A parameter of the section's kernel, its size in the upper 14 bits of the third word (the sum
+  // of the sizes is less than the parameter space, which begins with what alignment leaves free);
+  // or a payload that names its kernel: {symbol index, value}.
+  void note_payload(unsigned char attribute, std::string_view payload, CubinKernel* owner) {
+    if (attribute == kAttributeParam && owner != nullptr) {
+      if (const auto packed = read_at<uint32_t>(payload, 8))
+        owner->param_bytes += static_cast<int>(*packed >> 18);
+      return;
+    }
     if (attribute != kAttributeFrameBytes && attribute != kAttributeRegisters) return;
     const auto symbol = read_at<uint32_t>(payload, 0);
     const auto value = read_at<uint32_t>(payload, 4);
