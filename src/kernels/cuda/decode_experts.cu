@@ -106,10 +106,6 @@ __device__ __forceinline__ void route_rows(const NormRouteParams& p, const Matri
   }
 }
 
-// Bounds beyond the threads of a launch cap the registers (72 and 80 a thread) so that a block of
-// the next kernel fits beside: 256 x 72 + 576 x 80 of the 65536.
-constexpr int kBeside = 896, kDownBeside = 768;
-
 // inner of one unit: row r of the pair of tiles `first_tile` and the next, for all its tokens.
 template <int kTokens, typename Slot>
 __device__ __forceinline__ void write_inner(const PartialSums<kTokens>& partials, Bfloat16* inner,
@@ -426,12 +422,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     experts_gate_up_8(const __grid_constant__ ExpertsParams p) {
   experts_gate_up<8>(p);
 }
-// 56 registers a thread: a block of experts_down, 576 threads of 64, fits beside.
-extern "C" __global__ void __launch_bounds__(kThreads + 64, 2)
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
     experts_gate_up_16(const __grid_constant__ ExpertsParams p) {
   experts_gate_up<16>(p);
 }
-extern "C" __global__ void __launch_bounds__(1024)
+// At most 36864 registers a block (18 warps of 64 a thread), what experts_gate_up_1 leaves.
+constexpr int kDownBeside = DownBlock<1>::kWarps * 32 * 16 / 9;
+extern "C" __global__ void __launch_bounds__(kDownBeside <= 1024 ? kDownBeside : 1024)
     experts_down_1(const __grid_constant__ ExpertsParams p) {
   experts_down<1>(p);
 }
