@@ -1,7 +1,8 @@
 // Questions about models on disk: where one is, which there are, what one holds.
 //
 // Nothing here loads weights or reads the environment: folders to search come from the caller, and
-// model_info() reads config.json, the shard headers and the model card only.
+// model_info() reads config.json, the shard headers and the model card only; device_fits() asks the
+// GPU driver besides.
 #pragma once
 
 #include <cstdint>
@@ -75,5 +76,16 @@ struct ModelInfo {
 // Errors as opening the checkpoint gives them: not a model folder, unknown architecture, bad
 // header.
 Result<ModelInfo> model_info(const std::string& folder);
+
+// A GPU of this machine and what it would have to hold.
+struct DeviceFit {
+  std::string name;          // "cuda:0 NVIDIA H200 (sm_90)"
+  int64_t memory_bytes = 0;  // of the device
+  int64_t free_bytes = 0;    // at this moment; 0 when it cannot be asked
+  int64_t weight_bytes = 0;  // the model's, as laid out on a GPU, by config.json alone
+  std::string refusal;       // why the model does not run there; empty when it does
+};
+// Errors: config.json's; no driver, a driver too old, no GPU (kUnsupported, in one sentence).
+Result<std::vector<DeviceFit>> device_fits(const std::string& folder);
 
 }  // namespace moray

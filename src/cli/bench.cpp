@@ -8,7 +8,7 @@
 // For decode, bytes_per_token is what a step must read (weights of the layers, top-k experts and
 // head, states, KV at the test's middle depth) and roofline_share is the time in which this
 // engine's threads just read that many bytes, right before the test, over the time a token took.
-// Prefill shares its reads among the tokens of a block, so both are null there.
+// Prefill and batches (-b) share their reads among tokens, so both are null there.
 //
 // On a GPU decode is timed as greedy answers run: the device picks each next token, from a
 // pseudo-random first one. --stages shows every kernel of a step instead.
@@ -36,9 +36,11 @@ struct BenchTest {
   Phase phase;
   int64_t tokens;
   int64_t depth;
+  int64_t batch;  // tokens a decode step
 
   std::string name() const {
     std::string text = fmt::format("{}{}", phase == Phase::kPrefill ? "pp" : "tg", tokens);
+    if (phase == Phase::kDecode && batch > 1) text += fmt::format("b{}", batch);
     if (depth > 0) text += fmt::format("@d{}", depth);
     return text;
   }
@@ -74,10 +76,10 @@ std::vector<BenchTest> tests_of(const Options& options) {
   std::vector<BenchTest> tests;
   for (const int64_t depth : options.depths) {
     for (const int64_t tokens : options.prompt_lengths) {
-      if (tokens > 0) tests.push_back({Phase::kPrefill, tokens, depth});
+      if (tokens > 0) tests.push_back({Phase::kPrefill, tokens, depth, 1});
     }
     for (const int64_t tokens : options.generate_lengths) {
-      if (tokens > 0) tests.push_back({Phase::kDecode, tokens, depth});
+      if (tokens > 0) tests.push_back({Phase::kDecode, tokens, depth, options.batch});
     }
   }
   return tests;
@@ -107,16 +109,17 @@ Result<double> run_once(const Engine& engine, Session& session, const BenchTest&
     RETURN_IF_ERROR(session.feed(spread_tokens(engine, test.depth, 1), keep_going));
   }
   const auto tokens = spread_tokens(engine, test.tokens, 2);
-  std::vector<TokenId> one(1);
+  std::vector<TokenId> step;
   const auto start = std::chrono::steady_clock::now();
   if (test.phase == Phase::kPrefill) {
     RETURN_IF_ERROR(session.feed(tokens, keep_going));
-  } else if (engine.device_facts()) {
+  } else if (engine.device_facts() && test.batch == 1) {
     RETURN_IF_ERROR(session.continue_greedily(tokens.front(), test.tokens).status());
   } else {
-    for (const TokenId token : tokens) {
-      one[0] = token;
-      RETURN_IF_ERROR(session.feed(one, keep_going));
+    for (size_t at = 0; at < tokens.size(); at += step.size()) {
+      step.resize(std::min(static_cast<size_t>(test.batch), tokens.size() - at));
+      std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(at), step.size(), step.begin());
+      RETURN_IF_ERROR(session.feed(step, keep_going));
     }
   }
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -126,7 +129,7 @@ Result<Measurement> measure(const Engine& engine, Session& session, const BenchT
                             const Options& options) {
   Measurement result;
   result.test = test;
-  if (test.phase == Phase::kDecode) {
+  if (test.phase == Phase::kDecode && test.batch == 1) {
     const int64_t middle_depth = test.depth + test.tokens / 2;
     result.bytes_per_token = engine.decode_bytes(middle_depth);
     ASSIGN_OR_RETURN(result.read_seconds, engine.measure_read_seconds(middle_depth));
@@ -146,7 +149,7 @@ Result<Measurement> measure(const Engine& engine, Session& session, const BenchT
 }
 
 std::string json_line(const Engine& engine, const Measurement& m, const Options& options) {
-  const bool is_decode = m.test.phase == Phase::kDecode;
+  const bool is_decode = m.test.phase == Phase::kDecode && m.test.batch == 1;
   nlohmann::ordered_json line;
   line["model"] = engine.model_name();
   const std::optional<DeviceFacts> device = engine.device_facts();
@@ -156,7 +159,7 @@ std::string json_line(const Engine& engine, const Measurement& m, const Options&
   line["kv"] = engine.kv_line();
   line["options"] = fmt::format("ctx={} activations={}", engine.context(),
                                 options.common.is_float32 ? "F32" : "BF16");
-  line["batch"] = 1;
+  line["batch"] = m.test.batch;
   line["test"] = m.test.name();
   line["tokens_per_s"] = m.median();
   line["spread"] = m.deviation();
@@ -183,7 +186,7 @@ std::string markdown_head(const Engine& engine) {
 std::string markdown_row(const Measurement& m) {
   const std::string speed =
       fmt::format("| {} | {:.1f} | {:.1f} |", m.test.name(), m.median(), m.deviation());
-  if (m.test.phase == Phase::kPrefill) return speed + " | | |\n";
+  if (m.bytes_per_token == 0) return speed + " | | |\n";
   return speed + fmt::format(" {:.2f} | {:.1f} | {:.1f} % |\n",
                              static_cast<double>(m.bytes_per_token) / 1e6, 1 / m.read_seconds,
                              100 * m.roofline_share());

@@ -67,6 +67,20 @@ std::string parts_table(const ModelInfo& m) {
                             bytes_text(m.bytes));
 }
 
+// Whether the model fits this machine's GPUs, or the reason why there is nothing to say.
+std::string gpu_lines(const std::string& folder) {
+  const auto fits = device_fits(folder);
+  if (!fits.ok()) return fmt::format("\ngpu         none: {}\n", one_line(fits.status().message()));
+  std::string text = "\n";
+  for (const DeviceFit& fit : *fits) {
+    text += fmt::format(
+        "gpu         {}, {} of {} free; {}\n", fit.name, bytes_text(fit.free_bytes),
+        bytes_text(fit.memory_bytes),
+        fit.refusal.empty() ? "weights of " + bytes_text(fit.weight_bytes) + " fit" : fit.refusal);
+  }
+  return text;
+}
+
 }  // namespace
 
 Status info_command(const Options& options, Output& output) {
@@ -76,7 +90,7 @@ Status info_command(const Options& options, Output& output) {
       "folder      {}\nfamily      {}\nlicence     {}\nweights     {}\n", info.folder,
       info.model_type, info.licence.empty() ? "not stated" : info.licence,
       info.block_fp8 ? "FP8 in blocks of 128x128, the rest 16 or 32 bits" : "16 or 32 bits"));
-  output.write(dimensions(info) + parameters(info) + parts_table(info));
+  output.write(dimensions(info) + parameters(info) + parts_table(info) + gpu_lines(folder));
   return output.status();
 }
 

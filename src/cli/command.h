@@ -17,5 +17,6 @@ Status list_command(const Options& options, Output& output);
 Status tokenize_command(const Options& options, Output& output);
 Status eval_command(const Options& options, Output& output);
 Status bench_command(const Options& options, Output& output);
+Status selftest_command(const Options& options, Output& output);
 
 }  // namespace moray

@@ -29,6 +29,8 @@ Status dispatch(const Options& options, Output& output) {
       return eval_command(options, output);
     case Command::kBench:
       return bench_command(options, output);
+    case Command::kSelftest:
+      return selftest_command(options, output);
   }
   return Status();
 }

@@ -33,8 +33,8 @@ Result<std::shared_ptr<const Engine>> open_text_engine(const Options& options) {
   ASSIGN_OR_RETURN(auto engine, open_engine(options));
   const Status& tokenizer = engine->tokenizer_status();
   if (tokenizer.ok()) return engine;
-  return Status(tokenizer.code(), tokenizer.message() +
-                                      " (a model without a tokenizer can only be measured: bench)");
+  return Status(tokenizer.code(),
+                tokenizer.message() + " (a model without a tokenizer can only be measured: bench)");
 }
 
 }  // namespace moray

@@ -27,6 +27,7 @@ constexpr int64_t kNumberMax = std::numeric_limits<int64_t>::max();
 constexpr int64_t kThreadsMax = 1024;
 constexpr int64_t kLengthMax = int64_t{1} << 24;  // of a bench test; far beyond any context
 constexpr int64_t kRepetitionsMax = 1000;
+constexpr int64_t kBatchMax = 16;
 
 // One occurrence takes one value, kept as typed.
 CLI::Option* add_value(CLI::App* app, const std::string& names, const std::string& help,
@@ -250,6 +251,11 @@ void add_bench(CLI::App* root, Options* options) {
             [options](const std::string& text) {
               options->repetitions = parse_whole_number("-r", text, 1, kRepetitionsMax);
             });
+  add_value(app, "-b,--batch",
+            "Tokens a decode step takes at once, as when drafts are verified; default 1", "N",
+            [options](const std::string& text) {
+              options->batch = parse_whole_number("-b", text, 1, kBatchMax);
+            });
   add_value(app, "-o,--output", "md (default) or jsonl", "FORMAT",
             [options](const std::string& text) {
               if (text != "md" && text != "jsonl") {
@@ -266,6 +272,16 @@ void add_bench(CLI::App* root, Options* options) {
   add_weights(app, &options->common);
   add_quiet(app, &options->common);
   app->callback([options] { options->command = Command::kBench; });
+}
+
+void add_selftest(CLI::App* root, Options* options) {
+  CLI::App* app =
+      root->add_subcommand("selftest", "Compare the GPU's numbers with the CPU's on a model");
+  add_model(app, options);
+  add_engine(app, &options->common);
+  add_weights(app, &options->common);
+  add_quiet(app, &options->common);
+  app->callback([options] { options->command = Command::kSelftest; });
 }
 
 void add_catalogue(CLI::App* root, Options* options) {
@@ -344,8 +360,8 @@ std::string error_line(const CLI::App& root, const CLI::ParseError& error,
   } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
              root.get_subcommands().empty()) {
     what = fmt::format(
-        "command: found {}, expected run, complete, info, list, tokenize, eval or "
-        "bench",
+        "command: found {}, expected run, complete, info, list, tokenize, eval, "
+        "bench or selftest",
         first_argument.empty() ? "none" : "'" + first_argument + "'");
   } else if (dynamic_cast<const CLI::ValidationError*>(&error) == nullptr) {
     what = "option: " + what;
@@ -367,6 +383,7 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   add_tokenize(&root, &options);
   add_eval(&root, &options);
   add_bench(&root, &options);
+  add_selftest(&root, &options);
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -13,7 +13,7 @@
 
 namespace moray {
 
-enum class Command { kRun, kComplete, kInfo, kList, kTokenize, kEval, kBench };
+enum class Command { kRun, kComplete, kInfo, kList, kTokenize, kEval, kBench, kSelftest };
 enum class BenchFormat { kMarkdown, kJsonLines };
 
 // When --max-tokens is not given: a screenful or two of code, and more than an editor inserts at
@@ -73,6 +73,7 @@ struct Options {
   std::vector<int64_t> generate_lengths;  // tg tests
   std::vector<int64_t> depths;            // tokens before either
   int64_t repetitions = 0;
+  int64_t batch = 1;  // tokens a decode step
   BenchFormat format = BenchFormat::kMarkdown;
   std::string output_file;  // empty: stdout
   bool has_stages = false;

@@ -80,6 +80,11 @@ auto alone(GpuEngine& engine, Body body) -> decltype(body(*engine.forward)) {
 }
 
 Result<std::vector<StageTime>> measure_stages(GpuEngine& engine, int64_t depth) {
+  if (depth + 2 > engine.plan.context) {
+    return Status(StatusCode::kExhausted,
+                  fmt::format("stages: found depth {}, expected at most {} (the context)", depth,
+                              engine.plan.context - 2));
+  }
   return alone(engine, [depth](GpuForward& forward) -> Result<std::vector<StageTime>> {
     const std::vector<TokenId> filler(static_cast<size_t>(forward.block_tokens()), 1);
     for (int64_t at = 0; at < depth; at += forward.block_tokens()) {

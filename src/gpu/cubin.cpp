@@ -148,9 +148,7 @@ class Reader {
       const auto attribute = static_cast<unsigned char>(list[at + 1]);
       const uint16_t value = *read_at<uint16_t>(list, at + 2);
       at += 4;
-      if (format != kFormatPayload) {
-        continue;
-      }
+      if (format != kFormatPayload) continue;
       if (list.size() - at < value) return false;
       note_payload(attribute, list.substr(at, value), owner);
       at += value;

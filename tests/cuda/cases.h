@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "src/formats/model_config.h"
+#include "src/gpu/device.h"
 #include "src/gpu/program.h"
 #include "src/kernels/cuda/constants.h"
 #include "src/kernels/cuda/sources.h"
+#include "src/model/gpu_kernels.h"
 
 namespace moray {
 
@@ -48,33 +50,13 @@ struct CompilePlan {
   gpu::BuildRequest request;
 };
 
-inline cuda::Constants constants_of(const ModelConfig& c, int arch) {
-  cuda::Constants k;
-  k.arch = arch;
-  k.multiprocessors = arch == 90 ? 132 : arch == 89 ? 128 : 170;
-  k.hidden = int(c.hidden);
-  k.vocab_rows = int(c.vocab_rows);
-  k.layers = int(c.num_layers);
-  k.norm_eps = float(c.rms_norm_eps);
-  k.zero_centred_norms = c.zero_centred_norms;
-  k.heads = int(c.num_heads);
-  k.kv_heads = int(c.num_kv_heads);
-  k.head_dim = int(c.head_dim);
-  k.rotary_dim = int(c.rotary_dim);
-  k.has_gate = c.attention_output_gate;
-  k.key_heads = int(c.gdn_key_heads);
-  k.value_heads = int(c.gdn_value_heads);
-  k.key_dim = int(c.gdn_key_dim);
-  k.value_dim = int(c.gdn_value_dim);
-  k.conv_taps = int(c.gdn_conv_taps);
-  k.experts = int(c.num_experts);
-  k.top_k = int(c.top_k);
-  k.expert_dim = int(c.expert_dim);
-  k.shared_dim = int(c.shared_expert_dim);
-  k.normalise_top_k = c.normalise_top_k;
-  k.projection_fp8 = k.expert_fp8 = c.block_fp8;
-  k.shared_fp8 = c.block_fp8 && c.shared_expert_dim > 0;
-  return k;
+// Multiprocessors of an RTX 4090, an H200 and an RTX 5090.
+inline gpu::DeviceInfo typical_device(int arch) {
+  gpu::DeviceInfo info;
+  info.major = arch / 10;
+  info.minor = arch % 10;
+  info.multiprocessors = arch == 90 ? 132 : arch == 89 ? 128 : 170;
+  return info;
 }
 
 inline Result<CompilePlan> make_plan(const CompileCase& wanted) {
@@ -83,9 +65,13 @@ inline Result<CompilePlan> make_plan(const CompileCase& wanted) {
   const std::string text((std::istreambuf_iterator<char>(in)), {});
   ASSIGN_OR_RETURN(const ModelConfig config, parse_model_config(text, path));
   CompilePlan plan;
-  plan.constants = constants_of(config, wanted.arch);
+  const GpuFormats formats = {.projections_fp8 = config.block_fp8,
+                              .experts_fp8 = config.block_fp8,
+                              .shared_fp8 = config.block_fp8 && config.shared_expert_dim > 0};
+  RETURN_IF_ERROR(check_gpu_limits(config));
+  plan.constants = gpu_constants(config, formats, typical_device(wanted.arch));
   plan.request = {.sources = cuda::sources(),
-                  .programs = cuda::programs(),
+                  .programs = gpu_programs(config, formats, plan.constants),
                   .constants = cuda::constants_text(plan.constants)};
   return plan;
 }

@@ -80,6 +80,25 @@ extern "C" __global__ void odd(const __grid_constant__ Params p) {
   EXPECT_EQ((*kernels)[0].param_bytes, 16);
 }
 
+// An aligned struct does not begin where the parameter space does.
+TEST_F(CompilerTest, ParametersAreMeasuredWithoutTheGapInFrontOfThem) {
+  const Source sources[] = {{"aligned.cu", R"cuda(
+struct alignas(64) Map { char bytes[128]; };
+struct Params { Map maps[2]; int* out; };
+extern "C" __global__ void aligned(const __grid_constant__ Params p) {
+  *p.out = p.maps[1].bytes[5];
+}
+)cuda"}};
+  for (const int arch : {89, 90, 120}) {
+    const auto cubins = compile(
+        compiler(), {.sources = sources, .programs = {"aligned.cu"}, .constants = ""}, arch, {});
+    ASSERT_TRUE(cubins.ok()) << cubins.status().message();
+    const auto kernels = read_cubin((*cubins)[0].bytes);
+    ASSERT_TRUE(kernels.ok() && kernels->size() == 1);
+    EXPECT_EQ((*kernels)[0].param_bytes, 320) << arch;
+  }
+}
+
 TEST_F(CompilerTest, TheFirstErrorIsOneLineThatNamesProgramAndPlace) {
   const Source sources[] = {
       {"broken.cu", "int before;\nextern \"C\" __global__ void k() { x = 1; }"}};

@@ -1,16 +1,18 @@
 // The machine code of a cubin, by kernel, as NVIDIA's nvdisasm prints it.
 #pragma once
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace moray {
 
-// Opcodes in their order ("LDG.E.128", "HMMA.16816.F32"), NOPs left out.
-using Sass = std::map<std::string, std::vector<std::string>>;
+// The opcodes of each kernel ("LDG.E.128", "HMMA.16816.F32"), once each, NOPs left out.
+using Sass = std::map<std::string, std::set<std::string>>;
 
 // The opcode of a line "/*0060*/  @!P0 LDG.E R0, [R4.64] ;", or "".
 inline std::string opcode_of(std::string_view line) {
@@ -31,7 +33,7 @@ inline std::string opcode_of(std::string_view line) {
 inline Sass parse_sass(std::string_view text) {
   constexpr std::string_view kLabel = ".text.";
   Sass sass;
-  std::vector<std::string>* kernel = nullptr;
+  std::set<std::string>* kernel = nullptr;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     const std::string_view line = text.substr(begin, end - begin);
@@ -40,8 +42,29 @@ inline Sass parse_sass(std::string_view text) {
       kernel = &sass[std::string(line.substr(kLabel.size(), line.size() - kLabel.size() - 1))];
     } else if (kernel != nullptr) {
       const std::string opcode = opcode_of(line);
-      if (!opcode.empty()) kernel->push_back(opcode);
+      if (!opcode.empty()) kernel->insert(opcode);
     }
+  }
+  return sass;
+}
+
+// A Sass as text and back: "kernel: LDG.E.128 EXIT\n".
+inline std::string write_sass(const Sass& sass) {
+  std::string text;
+  for (const auto& [kernel, opcodes] : sass) {
+    text += kernel + ":";
+    for (const std::string& opcode : opcodes) text += " " + opcode;
+    text += "\n";
+  }
+  return text;
+}
+inline Sass read_sass(const std::string& text) {
+  Sass sass;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line.substr(line.find(':') + 1));
+    std::set<std::string>& opcodes = sass[line.substr(0, line.find(':'))];
+    for (std::string opcode; words >> opcode;) opcodes.insert(opcode);
   }
   return sass;
 }

@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <thread>
 
+#include "src/gpu/device.h"
 #include "src/kernels/cpu/dispatch.h"
 #include "tests/support/temp_folder.h"
 
@@ -149,6 +151,33 @@ TEST(Engine, OptionsOutOfRangeAreNamed) {
   EXPECT_EQ(message({.device = "cuda", .float32 = true}),
             "device: found cuda with FP32 activations, expected cpu or auto");
   EXPECT_NE(message({.context = -5}).find("context: found -5 tokens"), std::string::npos);
+}
+
+// Whether this machine has a GPU or not: the 99th of them it has not.
+TEST(Engine, AGpuThatIsNotThereIsAnErrorOrAReasonToUseTheCpu) {
+  const auto forced = Engine::open({.model_folder = kTinyModel, .device = "cuda:99"});
+  ASSERT_FALSE(forced.ok());
+  EXPECT_FALSE(forced.status().message().empty());
+  EXPECT_EQ(forced.status().message().find('\n'), std::string::npos);
+  if (gpu::list_devices().ok()) GTEST_SKIP() << "this machine has a GPU";
+  const auto engine = Engine::open({.model_folder = kTinyModel});
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_TRUE((*engine)->backend_line().starts_with("cpu ")) << (*engine)->backend_line();
+  const auto& notes = (*engine)->notes();
+  EXPECT_TRUE(std::any_of(notes.begin(), notes.end(), [](const std::string& note) {
+    return note.starts_with("the CPU computes; ");
+  }));
+  EXPECT_EQ((*engine)->measure_stages(0).status().code(), StatusCode::kUnsupported);
+  EXPECT_FALSE((*engine)->device_facts().has_value());
+}
+
+TEST(Engine, RandomWeightsNeedAConfigAlone) {
+  const auto engine = open_tiny({.random_weights = 3});
+  ASSERT_NE(engine, nullptr);
+  EXPECT_TRUE(engine->tokenizer_status().ok());  // this folder has one
+  EXPECT_EQ(engine->weights_line(), "BF16, random");
+  EXPECT_EQ(answer_of(*engine, 1), answer_of(*open_tiny({.random_weights = 3}), 1));
+  EXPECT_NE(answer_of(*engine, 1), answer_of(*open_tiny({.random_weights = 4}), 1));
 }
 
 TEST(Engine, SamplingDefaultsComeFromTheModel) {

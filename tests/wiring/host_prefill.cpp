@@ -249,7 +249,7 @@ W8a8Kernels find_w8a8_kernels(const gpu::KernelSet&, int arch, int multiprocesso
   return kernels;
 }
 
-void w8a8_dense(gpu::Stream& stream, const W8a8Kernels&, W8a8Dense params) {
+void w8a8_dense(gpu::Stream& stream, const W8a8Kernels&, const W8a8Dense& params) {
   gpu::enqueue(stream, [p = params] {
     for (int t = 0; t < p.tokens; ++t) {
       const HostRow x = codes_row(p.x, t);
@@ -262,7 +262,7 @@ void w8a8_dense(gpu::Stream& stream, const W8a8Kernels&, W8a8Dense params) {
   });
 }
 
-void w8a8_gate_up(gpu::Stream& stream, const W8a8Kernels&, W8a8GateUp params) {
+void w8a8_gate_up(gpu::Stream& stream, const W8a8Kernels&, const W8a8GateUp& params) {
   gpu::enqueue(stream, [p = params] {
     const int rows = p.tiles == nullptr ? p.tokens : p.x.rows;
     const auto experts = p.tiles == nullptr ? std::vector<int>(static_cast<size_t>(rows), 0)
@@ -274,7 +274,7 @@ void w8a8_gate_up(gpu::Stream& stream, const W8a8Kernels&, W8a8GateUp params) {
   });
 }
 
-void w8a8_down(gpu::Stream& stream, const W8a8Kernels&, W8a8Down params) {
+void w8a8_down(gpu::Stream& stream, const W8a8Kernels&, const W8a8Down& params) {
   gpu::enqueue(stream, [p = params] {
     const int rows = p.tiles == nullptr ? p.tokens : p.inner.rows;
     const auto experts = p.tiles == nullptr ? std::vector<int>(static_cast<size_t>(rows), 0)

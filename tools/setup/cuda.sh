@@ -1,4 +1,5 @@
-# Sourced by ./quickstart and ./test: puts NVIDIA's wheels that Moray uses into a folder of the build.
+# Sourced by ./quickstart and ./test, after packages.sh: puts NVIDIA's wheels that Moray uses into a
+# folder of the build.
 #
 # put_cuda_wheel FOLDER LIST installs the wheel that tools/setup/LIST.txt names with its version and
 # hash as FOLDER/LIST/nvidia/..., with pip from an environment of its own. It does nothing when that
@@ -41,4 +42,33 @@ for name in ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"):
         print(version.value // 1000)
     break
 END
+}
+
+# Whether an NVRTC of major version $1 lies where Moray looks for one (src/gpu/compiler_places.cpp),
+# the build folder aside.
+has_nvrtc() {
+  local folder
+  [ -z "${MORAY_NVRTC-}" ] || return 0
+  ! ldconfig -p 2>/dev/null | grep -F "libnvrtc.so.$1 " >/dev/null || return 0
+  for folder in "${CUDA_HOME:-${CUDA_PATH-}}"/lib64 /usr/local/cuda*/lib64 \
+    "${VIRTUAL_ENV:-${CONDA_PREFIX-}}"/lib/python3*/site-packages/nvidia/*/lib \
+    "${HOME-}"/.local/lib/python3*/site-packages/nvidia/*/lib \
+    /usr/local/lib/python3*/*-packages/nvidia/*/lib; do
+    [ ! -e "$folder/libnvrtc.so.$1" ] || return 0
+  done
+  return 1
+}
+
+# With a driver and no NVRTC for it: puts the wheel into FOLDER. Never fails: without NVRTC Moray runs
+# on the CPU and says why.
+provide_nvrtc() {
+  local folder=$1 major
+  major=$(driver_cuda_major)
+  [ -n "$major" ] || return 0
+  # A newer driver takes the code of an older compiler.
+  [ "$major" -le 13 ] || major=13
+  if [ -f "tools/setup/nvrtc-$major.txt" ] && ! has_nvrtc "$major"; then
+    require_packages "to fetch NVIDIA's run-time compiler" python3-venv &&
+      put_cuda_wheel "$folder" "nvrtc-$major" || true
+  fi
 }

@@ -51,7 +51,7 @@ require_packages() {
 # What building the engine takes.
 build_packages="g++ cmake ninja-build libsimdjson-dev nlohmann-json3-dev libcli11-dev
   libspdlog-dev libfmt-dev libutf8proc-dev libxxhash-dev"
-# What the tests take besides.
-test_packages="libgtest-dev libbenchmark-dev"
+# What the tests take besides: the last for NVIDIA's compiler and disassembler (cuda.sh).
+test_packages="libgtest-dev libbenchmark-dev python3-venv"
 # What ./test --long takes besides: a compiler with libFuzzer.
 fuzz_packages="clang libclang-rt-14-dev"

@@ -40,7 +40,7 @@ constexpr int attention_step_shared_bytes(int head_dim, int splits, int columns)
   const int running = columns > 8 ? 512 * columns : 2048;
   const int loop = columns * ((head_dim + 32) * 2 + 4 * (kAttentionTileKeys + 16) + 32) + running +
                    32 * head_dim;
-  const int sums = columns * head_dim * 4;
+  const int sums = columns * 2048;  // at most 512 floats a column
   return (loop > sums ? loop : sums) + columns * 36 + splits * 4 + 4 * kStepTokensMax * head_dim +
          8 * kStepTokensMax + 64;
 }

@@ -127,16 +127,17 @@ class Block {
   // Keys or values of a tile; rows that no token of the call has reached become zero.
   __device__ __forceinline__ void copy_tile(const void* base, uint32 to, int tile) const {
     constexpr int kPieces = kHeadDim / 8;
-    const int end = params_.position + params_.tokens;
-    const long long start = static_cast<long long>(kv_head_) * cache().capacity;
-#pragma unroll
+    const int end = params_.position + params_.tokens - tile * kKeys;
+    const uint16* const start =
+        static_cast<const uint16*>(base) +
+        (static_cast<long long>(kv_head_) * cache().capacity + tile * kKeys) * kHeadDim;
+#pragma unroll 4
     for (int i = 0; i < kKeys * kPieces / kPrefillThreads; ++i) {
       const int index = threadIdx.x + i * kPrefillThreads;
-      const int row = index / kPieces, piece = index % kPieces, key = tile * kKeys + row;
-      const bool valid = key < end;
-      const uint16* const from =
-          static_cast<const uint16*>(base) + (start + (valid ? key : 0)) * kHeadDim;
-      copy_async(to + tile_offset<kHeadDim>(row, piece), from + piece * 8, valid);
+      const int row = index / kPieces, piece = index % kPieces;
+      const bool valid = row < end;
+      copy_async(to + tile_offset<kHeadDim>(row, piece),
+                 start + (valid ? row * kHeadDim + piece * 8 : 0), valid);
     }
   }
 
@@ -305,8 +306,8 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll
   for (int i = 0; i < kHeadLaneDims; ++i) value[i] = bf16_float(from[lane + 32 * i]);
   if (is_query || is_key) {
-    prepare_head(value, is_query ? params.weights.q_norm : params.weights.k_norm,
-                 params.weights.inv_freq, position, scratch[warp]);
+    const float* const norm = is_query ? params.weights.q_norm : params.weights.k_norm;
+    prepare_head(value, head_tables(norm, params.weights.inv_freq, position), scratch[warp]);
   }
   if (is_query) {
 #pragma unroll

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kRowsABlock = 8;  // of the row-wise kernels, a warp each
 constexpr int kThreads = 256;
-constexpr int kPlanThreads = 1024;
-constexpr int kTileWeights = 256;  // product_tile.cuh
+constexpr int kRouteThreads = 1024;  // of route_rows and plan_tiles
+constexpr int kTileWeights = 256;    // product_tile.cuh
 
 int ceil_div(int a, int b) {
   return (a + b - 1) / b;
@@ -24,11 +24,10 @@ gpu::Dim grid(int x, int y = 1) {
   return {static_cast<uint32_t>(x), static_cast<uint32_t>(y), 1};
 }
 
-// The stages of product_tile.cuh, 64 columns each; the larger of both formats, since one kernel
-// holds both.
-int tile_shared_bytes(int tile_rows, int arch) {
-  const int tokens = tile_rows * 64 * 2, codes = kTileWeights * 64;
-  return std::max(4 * (codes + tokens), (arch == 90 ? 3 : 2) * (codes * 2 + tokens));
+// The stages of product_tile.cuh: four of 64 columns of FP8 weights and BF16 tokens, which is more
+// than two with BF16 weights; one kernel holds both formats.
+int tile_shared_bytes(int tile_rows) {
+  return 4 * (kTileWeights * 64 + tile_rows * 64 * 2);
 }
 
 ByTileRows find_by_rows(const gpu::KernelSet& kernels, const std::string& name) {
@@ -41,13 +40,11 @@ void launch_rows(gpu::Stream& stream, const gpu::Kernel& kernel, int rows, const
               params);
 }
 
-void launch_tiles(gpu::Stream& stream, const PrefillKernels& kernels, const ByTileRows& by_rows,
-                  int tile_rows, gpu::Dim blocks, const auto& params) {
+void launch_tiles(gpu::Stream& stream, const ByTileRows& kernels, int tile_rows, gpu::Dim blocks,
+                  const auto& params) {
   CHECK(tile_rows == 32 || tile_rows == 64, tile_rows);
-  gpu::launch(stream, by_rows.of(tile_rows),
-              {.grid = blocks,
-               .block = {kThreads},
-               .shared_bytes = tile_shared_bytes(tile_rows, kernels.shape.arch)},
+  gpu::launch(stream, kernels.of(tile_rows),
+              {.grid = blocks, .block = {kThreads}, .shared_bytes = tile_shared_bytes(tile_rows)},
               params);
 }
 
@@ -58,7 +55,7 @@ int tiles_max(const PrefillShape& shape, int tokens, int tile_rows) {
 }
 
 // The tile height for a projection: the tall one, which reads the weights less often, where it
-// fills the GPU; a short one wastes fewer rows of a small block and fits a multiprocessor twice.
+// fills the GPU; short ones are twice as many and half as long.
 int projection_tile_rows(const PrefillShape& shape, int tokens, int weight_tiles) {
   return ceil_div(tokens, 64) * weight_tiles >= shape.multiprocessors ? 64 : 32;
 }
@@ -97,7 +94,7 @@ PrefillKernels find_prefill_kernels(const gpu::KernelSet& kernels, const Prefill
 
 int expert_tile_rows(const PrefillShape& shape, int tokens) {
   const int64_t rows_an_expert = int64_t{tokens} * shape.top_k / shape.experts;
-  return rows_an_expert <= 24 ? 32 : 64;
+  return rows_an_expert <= 40 ? 32 : 64;  // few are left over, or the weights are read once
 }
 
 int64_t expert_plan_bytes(const PrefillShape& shape, int tokens, int tile_rows) {
@@ -167,17 +164,16 @@ void project_rows(gpu::Stream& stream, const PrefillKernels& kernels, ProjectRow
     weight_tiles += ceil_div(target.weight.rows, kTileWeights);
   }
   const int tile_rows = projection_tile_rows(kernels.shape, params.tokens, weight_tiles);
-  launch_tiles(stream, kernels, kernels.project_rows, tile_rows,
+  launch_tiles(stream, kernels.project_rows, tile_rows,
                grid(weight_tiles * ceil_div(params.tokens, tile_rows)), params);
 }
 
 void route_rows(gpu::Stream& stream, const PrefillKernels& kernels, const RouteRowsParams& params) {
   if (params.tokens == 0) return;
   const int chunks = ceil_div(params.tokens, kPlanChunkTokens);
-  const gpu::LaunchShape by_chunk{.grid = grid(chunks), .block = {kThreads}};
-  gpu::launch(stream, kernels.route_rows, by_chunk, params);
-  gpu::launch(stream, kernels.plan_tiles, {.grid = grid(1), .block = {kPlanThreads}}, params);
-  gpu::launch(stream, kernels.place_rows, by_chunk, params);
+  gpu::launch(stream, kernels.route_rows, {.grid = grid(chunks), .block = {kRouteThreads}}, params);
+  gpu::launch(stream, kernels.plan_tiles, {.grid = grid(1), .block = {kRouteThreads}}, params);
+  gpu::launch(stream, kernels.place_rows, {.grid = grid(chunks), .block = {kThreads}}, params);
 }
 
 void gate_up_rows(gpu::Stream& stream, const PrefillKernels& kernels, GateUpRowsParams params) {
@@ -186,7 +182,7 @@ void gate_up_rows(gpu::Stream& stream, const PrefillKernels& kernels, GateUpRows
   params.shared_tiles = params.shared.width > 0 ? ceil_div(params.tokens, tile_rows) : 0;
   const int tiles = params.shared_tiles + tiles_max(kernels.shape, params.tokens, tile_rows);
   const int width = std::max(params.experts.width, params.shared.width);
-  launch_tiles(stream, kernels, kernels.gate_up_rows, tile_rows,
+  launch_tiles(stream, kernels.gate_up_rows, tile_rows,
                grid(ceil_div(width, kTileWeights / 2), tiles), params);
 }
 
@@ -195,7 +191,7 @@ void down_rows(gpu::Stream& stream, const PrefillKernels& kernels, DownRowsParam
   const int tile_rows = params.plan.tile_rows;
   params.shared_tiles = params.shared.width > 0 ? ceil_div(params.tokens, tile_rows) : 0;
   const int tiles = params.shared_tiles + tiles_max(kernels.shape, params.tokens, tile_rows);
-  launch_tiles(stream, kernels, kernels.down_rows, tile_rows,
+  launch_tiles(stream, kernels.down_rows, tile_rows,
                grid(ceil_div(kernels.shape.hidden, kTileWeights), tiles), params);
 }
 

@@ -7,11 +7,12 @@
 // without dynamic FP8 activations, of shapes off the W8A8 grid, and the proven path behind w8a8.h,
 // whose kernels take quantise_rows, norm_rows and gather_rows as inputs and the same plan.
 //
-// Numbers: products of BF16 with BF16, or with E4M3 widened exactly, FP32 accumulators, slices of
-// 64 columns in order, an FP8 block's scale applied in FP32 to each slice. An output element has
-// one order of summation, whatever the block's other tokens and the tile height; experts' outputs
-// are rounded to BF16 before the weighted sum (ops.h keeps them in FP32: at most 2^-9 relative
-// each).
+// Numbers: products of BF16 with BF16, or with E4M3 widened exactly, FP32 accumulators, sixteen
+// columns at a time in order. With FP8 weights the sums are in units of the block's scale
+// (device/product_tile.cuh), one rounding a block of 128 columns; scales below 2^-60 count as
+// 2^-60. An output element has one order of summation, whatever the block's other tokens and the
+// tile height; experts' outputs are rounded to BF16 before the weighted sum (ops.h keeps them in
+// FP32: at most 2^-9 relative each).
 #pragma once
 
 #include <cstdint>

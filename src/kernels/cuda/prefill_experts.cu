@@ -44,25 +44,24 @@ __device__ __forceinline__ void gate_up_tile(const GateUpRowsParams& p, const Bl
   const char* record = records.base + block.tile.expert * records.record_bytes;
   const int first_row = blockIdx.x * (kTileWeights / 2);
   // Of each 32 rows of the tile the first 16 are gate's, the others up's.
-  const auto weight_at = [&](int row) -> const void* {
+  const TileRows weights(record, [&](int row) -> uint32 {
     const int n = first_row + row / 32 * 16 + row % 16;
-    if (n >= records.width) return nullptr;
-    const char* matrix = record + (row & 16 ? records.up : 0);
-    return matrix + int64(n) * records.gate_stride * (kFp8 ? 1 : 2);
-  };
-  const auto token_at = [&](int row) -> const void* {
-    if (row >= block.tile.rows) return nullptr;
+    if (n >= records.width) return kAbsent;
+    return (row & 16 ? records.up : 0) + uint32(n) * records.gate_stride * (kFp8 ? 1 : 2);
+  });
+  const TileRows tokens(p.x, [&](int row) -> uint32 {
+    if (row >= block.tile.rows) return kAbsent;
     const int sorted = block.tile.first_row + row;
     const int token = block.shared ? sorted : p.plan.sorted[sorted] / p.top_k;
-    return p.x + int64(token) * p.x_stride;
-  };
+    return uint32(token) * p.x_stride * 2;
+  });
   typename Tile::Sums sums = {};
   const int64 scale_row = int64(first_row / 128) * ((kHidden + 127) / 128);
-  product_tile<kFp8, kTokens>(
-      sums, weight_at, token_at, kHidden,
+  const float* const scales[2] = {
       reinterpret_cast<const float*>(record + records.gate_scales) + scale_row,
-      reinterpret_cast<const float*>(record + records.up_scales) + scale_row,
-      first_row + threadIdx.x / 32 * 16 >= records.width, shared);
+      reinterpret_cast<const float*>(record + records.up_scales) + scale_row};
+  const bool idle = first_row + threadIdx.x / 32 * 16 >= records.width;
+  product_tile<kFp8, kTokens>(sums, weights, tokens, kHidden, scales, idle, shared);
 
   const int n = first_row + Tile::weight_row() / 32 * 16 + Tile::weight_row() % 32;
   if (n >= records.width) return;
@@ -89,21 +88,21 @@ __device__ __forceinline__ void down_tile(const DownRowsParams& p, const BlockTi
   const char* record = records.base + block.tile.expert * records.record_bytes;
   const int first_row = blockIdx.x * kTileWeights;
   const int warp_row = first_row + threadIdx.x / 32 * 32;
-  const auto weight_at = [&](int row) -> const void* {
-    if (first_row + row >= kHidden) return nullptr;
-    return record + records.down + int64(first_row + row) * records.down_stride * (kFp8 ? 1 : 2);
-  };
+  const TileRows weights(record + records.down, [&](int row) -> uint32 {
+    if (first_row + row >= kHidden) return kAbsent;
+    return uint32(first_row + row) * records.down_stride * (kFp8 ? 1 : 2);
+  });
   const Bf16* inner = block.shared ? p.shared_inner : p.inner;
   const int stride = block.shared ? p.shared_stride : p.inner_stride;
-  const auto token_at = [&](int row) -> const void* {
-    if (row >= block.tile.rows) return nullptr;
-    return inner + int64(block.tile.first_row + row) * stride;
-  };
+  const TileRows tokens(inner, [&](int row) -> uint32 {
+    if (row >= block.tile.rows) return kAbsent;
+    return uint32(block.tile.first_row + row) * stride * 2;
+  });
   typename Tile::Sums sums = {};
-  const float* scales = reinterpret_cast<const float*>(record + records.down_scales) +
-                        int64(warp_row / 128) * ((records.width + 127) / 128);
-  product_tile<kFp8, kTokens>(sums, weight_at, token_at, records.width, scales, scales,
-                              warp_row >= kHidden, shared);
+  const float* const scales[1] = {reinterpret_cast<const float*>(record + records.down_scales) +
+                                  int64(warp_row / 128) * ((records.width + 127) / 128)};
+  product_tile<kFp8, kTokens>(sums, weights, tokens, records.width, scales, warp_row >= kHidden,
+                              shared);
 
   Bf16* out = block.shared ? p.shared_out : p.out;
 #pragma unroll
@@ -157,7 +156,7 @@ __device__ __forceinline__ void down(const DownRowsParams& p) {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
+extern "C" __global__ void __launch_bounds__(kTileThreads, 2)
     gate_up_rows_64(const __grid_constant__ GateUpRowsParams p) {
   gate_up<64>(p);
 }
@@ -165,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(kTileThreads, 2)
     gate_up_rows_32(const __grid_constant__ GateUpRowsParams p) {
   gate_up<32>(p);
 }
-extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
+extern "C" __global__ void __launch_bounds__(kTileThreads, 2)
     down_rows_64(const __grid_constant__ DownRowsParams p) {
   down<64>(p);
 }

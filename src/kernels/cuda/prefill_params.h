@@ -31,8 +31,8 @@ struct EmbedRowsParams {
 // magnitude of the row's 128 columns / 448, computed from the BF16-rounded values; kHidden a
 // multiple of 128; its cols = kHidden).
 struct NormRowsParams {
-  const Bf16* x;  // [count, kHidden], contiguous
-  const float* weight;
+  const Bf16* x;        // [count, kHidden], contiguous
+  const float* weight;  // [kHidden], 16-byte aligned
   int count;
   Bf16* out;  // may be null
   int out_stride;
@@ -58,7 +58,7 @@ struct GatherRowsParams {
 
 enum class RowsOutput : int { kBf16 = 0, kF32 = 1, kAddBf16 = 2 };
 
-// out[t, n] = x[t] . W[n], accumulated in FP32 (FP8: per 64 columns, then times the block's scale);
+// out[t, n] = x[t] . W[n], accumulated in FP32 (numbers: prefill.h), formats kFp8 and kBf16;
 // kAddBf16: out = round(out + y). Targets may differ in format and output.
 struct RowsTarget {
   Matrix weight;

@@ -43,24 +43,22 @@ __device__ void put(const RowsTarget& target, int token, int n, float low, float
 }
 
 template <bool kFp8, int kTokens>
-__device__ __forceinline__ void project_tile(const ProjectRowsParams& p,
-                                             const RowsTarget& target, int first_token,
-                                             int first_row, char* shared) {
+__device__ __forceinline__ void project_tile(const ProjectRowsParams& p, const RowsTarget& target,
+                                             int first_token, int first_row, char* shared) {
   using Tile = ProductTile<kFp8, kTokens>;
   const Matrix& w = target.weight;
-  const auto weight_at = [&](int row) -> const void* {
-    if (first_row + row >= w.rows) return nullptr;
-    return static_cast<const char*>(w.data) + int64(first_row + row) * w.stride * (kFp8 ? 1 : 2);
-  };
-  const auto token_at = [&](int row) -> const void* {
-    if (first_token + row >= p.tokens) return nullptr;
-    return p.x + int64(first_token + row) * p.x_stride;
-  };
+  const TileRows weights(w.data, [&](int row) -> uint32 {
+    if (first_row + row >= w.rows) return kAbsent;
+    return uint32(first_row + row) * w.stride * (kFp8 ? 1 : 2);
+  });
+  const TileRows tokens(p.x, [&](int row) -> uint32 {
+    if (first_token + row >= p.tokens) return kAbsent;
+    return uint32(first_token + row) * p.x_stride * 2;
+  });
   typename Tile::Sums sums = {};
   const int warp_row = first_row + threadIdx.x / 32 * 32;
-  const float* scales = w.scales + int64(warp_row / 128) * ((w.cols + 127) / 128);
-  product_tile<kFp8, kTokens>(sums, weight_at, token_at, w.cols, scales, scales, warp_row >= w.rows,
-                              shared);
+  const float* const scales[1] = {w.scales + int64(warp_row / 128) * ((w.cols + 127) / 128)};
+  product_tile<kFp8, kTokens>(sums, weights, tokens, w.cols, scales, warp_row >= w.rows, shared);
 #pragma unroll
   for (int j = 0; j < Tile::kColumns8; ++j) {
     const int token = first_token + Tile::token() + 8 * j;
@@ -96,7 +94,7 @@ __device__ __forceinline__ void project(const ProjectRowsParams& p) {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(kTileThreads, 1)
+extern "C" __global__ void __launch_bounds__(kTileThreads, 2)
     project_rows_64(const __grid_constant__ ProjectRowsParams p) {
   project<64>(p);
 }

@@ -12,7 +12,8 @@ namespace moray::cuda {
 
 namespace {
 
-inline constexpr int kRouteThreads = 256;
+inline constexpr int kRouteThreads = 1024;  // a warp two tokens: their steps wait for one another
+inline constexpr int kPlaceThreads = 256;
 inline constexpr int kPlanThreads = 1024;
 inline constexpr int kLaneExperts = (kExperts + 31) / 32;
 
@@ -95,7 +96,7 @@ __device__ void choose(const RouteRowsParams& p, int token, unsigned long long* 
 
 static_assert(kTopK <= 32 && kExperts <= kPlanThreads && kPlanChunkTokens == 64);
 
-// A block takes a chunk, a warp every eighth token of it. Bytes: 4 E read a token.
+// A block takes a chunk, a warp two tokens of it. Bytes: 4 E read a token.
 extern "C" __global__ void __launch_bounds__(kRouteThreads)
     route_rows(const __grid_constant__ RouteRowsParams p) {
   __shared__ unsigned long long masks[kExperts];
@@ -125,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(kPlanThreads)
   const int begin = min(part * run, chunks), end = min(begin + run, chunks);
   if (part < kParts) {
     int count = 0;
-#pragma unroll 8
+#pragma unroll 16
     for (int c = begin; c < end; ++c) count += p.plan.counts[c * kExperts + expert];
     part_count[part][expert] = count;
   }
@@ -166,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(kPlanThreads)
   if (part >= kParts) return;
   int row = first_row[expert];
   for (int s = 0; s < part; ++s) row += part_count[s][expert];
-#pragma unroll 8
+#pragma unroll 16
   for (int c = begin; c < end; ++c) {
     int* count = p.plan.counts + c * kExperts + expert;
     const int here = *count;
@@ -182,18 +183,18 @@ extern "C" __global__ void __launch_bounds__(kPlanThreads)
 }
 
 // A block places the pairs of a chunk. Bytes: 4 read and 8 written a pair.
-extern "C" __global__ void __launch_bounds__(kRouteThreads)
+extern "C" __global__ void __launch_bounds__(kPlaceThreads)
     place_rows(const __grid_constant__ RouteRowsParams p) {
   __shared__ unsigned long long masks[kExperts];
-  for (int e = threadIdx.x; e < kExperts; e += kRouteThreads) masks[e] = 0;
+  for (int e = threadIdx.x; e < kExperts; e += kPlaceThreads) masks[e] = 0;
   __syncthreads();
   const int begin = blockIdx.x * kPlanChunkTokens * kTopK;
   const int end = min(begin + kPlanChunkTokens * kTopK, p.tokens * kTopK);
-  for (int pair = begin + threadIdx.x; pair < end; pair += kRouteThreads) {
+  for (int pair = begin + threadIdx.x; pair < end; pair += kPlaceThreads) {
     atomicOr(masks + p.plan.expert_ids[pair], 1ull << (pair / kTopK % kPlanChunkTokens));
   }
   __syncthreads();
-  for (int pair = begin + threadIdx.x; pair < end; pair += kRouteThreads) {
+  for (int pair = begin + threadIdx.x; pair < end; pair += kPlaceThreads) {
     const int expert = p.plan.expert_ids[pair];
     const unsigned long long before = (1ull << (pair / kTopK % kPlanChunkTokens)) - 1;
     const int row =

@@ -29,6 +29,15 @@ __device__ Pack16 load_8(const Bf16* row, int column, int columns) {
   }
   return pack;
 }
+__device__ void load_8(const float* row, int column, int columns, float (&values)[8]) {
+  if (column + 8 <= columns) {
+    const Pack16* packs = reinterpret_cast<const Pack16*>(row + column);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values[i] = __uint_as_float(packs[i / 4].word[i % 4]);
+    return;
+  }
+  for (int i = 0; i < 8; ++i) values[i] = column + i < columns ? row[column + i] : 0;
+}
 __device__ void store_8(Bf16* row, int column, int columns, const Pack16& pack) {
   if (column + 8 <= columns) {
     *reinterpret_cast<Pack16*>(row + column) = pack;
@@ -115,11 +124,12 @@ extern "C" __global__ void __launch_bounds__(kRowThreads)
   for (int s = 0; s < kRowSteps; ++s) {
     const int column = s * 256 + lane_column();
     float y[8];
+    float weight[8];
+    load_8(p.weight, column, kHidden, weight);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const float weight = column + i < kHidden ? __ldg(p.weight + column + i) : 0.0f;
-      y[i] = kZeroCentredNorms ? x[s][i] * factor * (1 + weight)
-                               : weight * round_bf16(x[s][i] * factor);
+      y[i] = kZeroCentredNorms ? x[s][i] * factor * (1 + weight[i])
+                               : weight[i] * round_bf16(x[s][i] * factor);
     }
     const Pack16 rounded = pack_8(y);
     if (p.out != nullptr) store_8(p.out + int64(row) * p.out_stride, column, kHidden, rounded);

@@ -58,7 +58,7 @@ void check_rows(const QuantisedRows& rows) {
 // Pairs of blocks share activation rows where an item's tiles come in pairs; a few blocks more than
 // items would only leave at once.
 void launch_tiles(gpu::Stream& stream, const W8a8Kernels& kernels, const gpu::Kernel& kernel,
-                  bool in_pairs, int64_t tiles_max, int spare_bytes, const auto& params) {
+                  bool in_pairs, int64_t tiles_max, const auto& params) {
   const bool wgmma = kernels.arch == 90;
   const W8a8Block& block = wgmma ? kWgmmaBlock : kMmaBlock;
   const int cluster = wgmma && in_pairs ? 2 : 1;
@@ -66,7 +66,7 @@ void launch_tiles(gpu::Stream& stream, const W8a8Kernels& kernels, const gpu::Ke
   gpu::launch(stream, kernel,
               {.grid = {static_cast<uint32_t>((blocks + cluster - 1) / cluster * cluster)},
                .block = {static_cast<uint32_t>(block.threads)},
-               .shared_bytes = block.shared_bytes + (wgmma ? spare_bytes : 0),
+               .shared_bytes = block.shared_bytes,
                .cluster = cluster,
                .programmatic = true},
               params);
@@ -116,7 +116,7 @@ void w8a8_dense(gpu::Stream& stream, const W8a8Kernels& kernels, const W8a8Dense
     if (kernels.arch == 90) map_matrix(target.weight, params.weight_maps[i]);
   }
   if (kernels.arch == 90) map_rows(params.x, params.x_map);
-  launch_tiles(stream, kernels, kernels.dense, columns > 1, columns * tiles_of(params.tokens), 0,
+  launch_tiles(stream, kernels, kernels.dense, columns > 1, columns * tiles_of(params.tokens),
                params);
 }
 
@@ -138,8 +138,7 @@ void w8a8_gate_up(gpu::Stream& stream, const W8a8Kernels& kernels, const W8a8Gat
   }
   const int groups = experts.width / kScaleColumns;
   launch_tiles(stream, kernels, kernels.gate_up, groups % 2 == 0,
-               groups * tiles_max(params.tiles, params.x.rows, params.expert_count),
-               kWgmmaSpareBytes, params);
+               groups * tiles_max(params.tiles, params.x.rows, params.expert_count), params);
 }
 
 void w8a8_down(gpu::Stream& stream, const W8a8Kernels& kernels, const W8a8Down& asked) {
@@ -158,7 +157,7 @@ void w8a8_down(gpu::Stream& stream, const W8a8Kernels& kernels, const W8a8Down& 
   }
   const int groups = tiles_of(params.columns);
   launch_tiles(stream, kernels, kernels.down, groups % 2 == 0,
-               groups * tiles_max(params.tiles, params.inner.rows, params.expert_count), 0, params);
+               groups * tiles_max(params.tiles, params.inner.rows, params.expert_count), params);
 }
 
 }  // namespace moray::cuda

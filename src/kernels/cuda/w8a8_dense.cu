@@ -11,6 +11,8 @@ constexpr int kGroupTiles = 8;
 
 struct DenseWork {
   static constexpr int kPasses = 1;
+  static constexpr int kStages = kWgmmaBlock.stages;
+  static constexpr int kRegisters = 232;
   const W8a8Dense& p;
   int blocks = 1;
   int row_tiles = 0, column_items = 0;
@@ -33,6 +35,7 @@ struct DenseWork {
     return static_cast<const uint8*>(weight.data) +
            int64(min(tile.low + row, weight.rows - 1)) * weight.stride;
   }
+  __device__ void expect(Cursor) const {}
   __device__ Tile tile(Cursor at, int rank) const {
     const int group = at.item / (kGroupTiles * column_items);
     const int rest = at.item - group * kGroupTiles * column_items;
@@ -60,22 +63,40 @@ struct DenseWork {
 struct DenseEpilogue {
   const W8a8Dense& p;
 
-  __device__ void take(const Tile& tile, int, const float (&sum)[64], int row) const {
+  // A residual's lines are fetched to L2 while the tile is computed: 256 bytes a row, two of them a
+  // lane of the four that share it.
+  __device__ void expect(const Tile& tile, int row) const {
+    const W8a8Target& target = p.targets[tile.target];
+    const int t = threadIdx.x % 4;
+    const int r = row + 8 * (t / 2);
+    const int column = tile.low + 64 * (t % 2);
+    if (target.output != W8a8Output::kAddBf16 || r >= tile.rows || column >= target.weight.rows) {
+      return;
+    }
+    prefetch_l2(static_cast<const uint16*>(target.out) + int64(tile.x_row + r) * target.out_stride +
+                column);
+  }
+  __device__ void take(const Tile& tile, int, float (&sum)[64], int row) const {
     const W8a8Target& target = p.targets[tile.target];
     const int columns = target.weight.rows - tile.low;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int r = row + 8 * half;
-      const int64 at = int64(tile.x_row + r) * target.out_stride + tile.low;
-      const bool valid = r < tile.rows;
-      if (target.output == W8a8Output::kBf16) {
-        store_row_bf16<false>(sum, half, static_cast<uint16*>(target.out) + at, columns, valid);
-      } else if (target.output == W8a8Output::kAddBf16) {
-        store_row_bf16<true>(sum, half, static_cast<uint16*>(target.out) + at, columns, valid);
-      } else {
-        store_row_f32(sum, half, static_cast<float*>(target.out) + at, columns, valid);
-      }
+    const bool valid[2] = {row < tile.rows, row + 8 < tile.rows};
+    const int64 at = int64(tile.x_row + row) * target.out_stride + tile.low;
+    const int64 at8 = at + int64(8) * target.out_stride;
+    if (target.output == W8a8Output::kF32) {
+      store_row_f32(sum, 0, static_cast<float*>(target.out) + at, columns, valid[0]);
+      store_row_f32(sum, 1, static_cast<float*>(target.out) + at8, columns, valid[1]);
+      return;
     }
+    uint16* out = static_cast<uint16*>(target.out);
+    if (target.output == W8a8Output::kAddBf16) {
+      Pack16 old[4], old8[4];
+      load_row_bf16(old, out + at, columns, valid[0]);
+      load_row_bf16(old8, out + at8, columns, valid[1]);
+      add_row_bf16(sum, 0, old);
+      add_row_bf16(sum, 1, old8);
+    }
+    store_row_bf16(sum, 0, out + at, columns, valid[0]);
+    store_row_bf16(sum, 1, out + at8, columns, valid[1]);
   }
 };
 

@@ -13,6 +13,9 @@ struct RowTiles {
 
   __device__ RowTiles(const ExpertTile* plan, const int* plan_count, int rows)
       : tiles(plan), count(plan == nullptr ? tiles_of(rows) : *plan_count), tokens(rows) {}
+  __device__ void expect(int index) const {
+    if (tiles != nullptr && index < count) prefetch_l1(tiles + index);
+  }
   __device__ ExpertTile at(int index) const {
     if (tiles != nullptr) return tiles[index];
     const int row = index * kW8a8TileRows;
@@ -28,6 +31,8 @@ __device__ __forceinline__ const float* scales_of(const ExpertRecords& experts, 
 // An item: one row tile by 128 channels of the inner activation, in two tiles of 64 channels.
 struct GateUpWork {
   static constexpr int kPasses = 2;
+  static constexpr int kStages = kWgmmaBlock.stages - 1;  // one stage's room is the epilogue's
+  static constexpr int kRegisters = 240;
   const W8a8GateUp& p;
   RowTiles rows{nullptr, nullptr, 0};
   int blocks = 1, groups = 1;
@@ -48,6 +53,7 @@ struct GateUpWork {
     return reinterpret_cast<const uint8*>(record + (row < 64 ? 0 : p.experts.up)) +
            (tile.low + row % 64) * p.experts.gate_stride;
   }
+  __device__ void expect(Cursor at) const { rows.expect(at.item / groups); }
   __device__ Tile tile(Cursor at, int rank) const {
     const ExpertTile part = rows.at(at.item / groups);
     const int group = at.item % groups * blocks + rank;
@@ -83,6 +89,7 @@ struct GateUpEpilogue {
   const W8a8GateUp& p;
   Kept<kArch> kept;
 
+  __device__ void expect(const Tile&, int) const {}
   __device__ void take(const Tile& tile, int pass, const float (&sum)[64], int row) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -114,6 +121,8 @@ struct GateUpEpilogue {
 
 struct DownWork {
   static constexpr int kPasses = 1;
+  static constexpr int kStages = kWgmmaBlock.stages;
+  static constexpr int kRegisters = 240;
   const W8a8Down& p;
   RowTiles rows{nullptr, nullptr, 0};
   int blocks = 1, groups = 1;
@@ -134,6 +143,7 @@ struct DownWork {
     return reinterpret_cast<const uint8*>(record + p.experts.down) +
            min(tile.low + row, p.columns - 1) * p.experts.down_stride;
   }
+  __device__ void expect(Cursor at) const { rows.expect(at.item / groups); }
   __device__ Tile tile(Cursor at, int rank) const {
     const ExpertTile part = rows.at(at.item / groups);
     const int column = at.item % groups * blocks + rank;
@@ -153,6 +163,10 @@ struct DownWork {
 struct DownEpilogue {
   const W8a8Down& p;
 
+  __device__ void expect(const Tile& tile, int row) const {
+    const int r = tile.x_row + min(row + 8, tile.rows - 1);
+    if (p.out_row != nullptr) prefetch_l1(p.out_row + r);
+  }
   __device__ void take(const Tile& tile, int, const float (&sum)[64], int row) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -160,8 +174,8 @@ struct DownEpilogue {
       const bool valid = r < tile.rows;
       int64 to = tile.x_row + r;
       if (valid && p.out_row != nullptr) to = p.out_row[to];
-      store_row_bf16<false>(sum, half, static_cast<uint16*>(p.out) + to * p.out_stride + tile.low,
-                            p.columns - tile.low, valid);
+      store_row_bf16(sum, half, static_cast<uint16*>(p.out) + to * p.out_stride + tile.low,
+                     p.columns - tile.low, valid);
     }
   }
 };

@@ -20,11 +20,9 @@ struct W8a8Block {
 };
 // After the stages the ring's barriers; the stages start at a multiple of 1024 bytes.
 inline constexpr int kW8a8BarrierBytes = 128;
-inline constexpr W8a8Block kWgmmaBlock = {384, 6, 6 * kW8a8StageBytes + kW8a8BarrierBytes + 1024};
+inline constexpr W8a8Block kWgmmaBlock = {384, 7, 7 * kW8a8StageBytes + kW8a8BarrierBytes + 1024};
 inline constexpr W8a8Block kMmaBlock = {256, 3, 3 * kW8a8StageBytes + 128};
-// More for w8a8_gate_up's epilogue on sm_90: 32 floats of each multiplying thread.
-inline constexpr int kWgmmaSpareBytes = 32 * 4 * 256;
-static_assert(kWgmmaBlock.shared_bytes + kWgmmaSpareBytes <= 227 * 1024);
+static_assert(kWgmmaBlock.shared_bytes <= 227 * 1024);
 static_assert(kMmaBlock.shared_bytes <= 99 * 1024);
 
 // The driver's description of a box of memory for bulk copies (CUtensorMap), sm_90 only. All maps

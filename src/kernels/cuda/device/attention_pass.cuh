@@ -42,7 +42,7 @@ struct Shared {
   };
   union {
     Loop loop;
-    float sums[kColumns][kHeadDim];
+    float sums[kKeyParts][kColumns][kHeadDim];
     float4 combine[kStepThreads];
   };
   alignas(16) CacheElement new_keys[kStepTokensMax][kHeadDim];
@@ -346,14 +346,17 @@ class Pass {
         if (threadIdx.x < 4) shared_.largest[8 * j + 2 * t() + e] = running.largest;
       }
     }
-    for (int part = 0; part < kKeyParts; ++part) {
-      __syncthreads();  // also: everybody has left the loop whose memory the sums take
-      if (warp() / kSlices == part && dim() < kHeadDim) add_part(part == 0);
-    }
+    __syncthreads();  // everybody has left the loop whose memory the sums take
+    if (dim() < kHeadDim) share_sums();
     __syncthreads();
     for (int i = threadIdx.x; i < columns * (kHeadDim / 4); i += kStepThreads) {
       const int c = i / (kHeadDim / 4), d = i % (kHeadDim / 4) * 4;
-      const float4 sum = *reinterpret_cast<const float4*>(&shared_.sums[c][d]);
+      float4 sum = {0, 0, 0, 0};
+#pragma unroll
+      for (int part = 0; part < kKeyParts; ++part) {
+        const float4 more = *reinterpret_cast<const float4*>(&shared_.sums[part][c][d]);
+        sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+      }
       float total = 0;
 #pragma unroll
       for (int w = 0; w < kStepWarps; ++w) total += shared_.totals[c][w];
@@ -369,17 +372,16 @@ class Pass {
     }
     __syncthreads();
   }
-  __device__ __forceinline__ void add_part(bool is_first) {
+  __device__ __forceinline__ void share_sums() {
+    float(&sums)[Shared<N>::kColumns][kHeadDim] = shared_.sums[warp() / kSlices];
 #pragma unroll
     for (int j = 0; j < N; ++j) {
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          float2* const at =
-              reinterpret_cast<float2*>(&shared_.sums[8 * j + 2 * t() + e][dim() + 2 * m]);
-          const float2 before = is_first ? float2{0, 0} : *at;
-          *at = {before.x + sums_[j][m][e], before.y + sums_[j][m][e + 2]};
+          *reinterpret_cast<float2*>(&sums[8 * j + 2 * t() + e][dim() + 2 * m]) = {
+              sums_[j][m][e], sums_[j][m][e + 2]};
         }
       }
     }

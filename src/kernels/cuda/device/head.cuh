@@ -43,10 +43,40 @@ __device__ __forceinline__ void sine_cosine(float angle, float& sine, float& cos
   cosine = quarter == 1 || quarter == 2 ? -c : c;
 }
 
+// What a head's preparation needs besides the head: of the lane's elements the norm's factor, and
+// for those that rotate sine and cosine. Loaded and computed while the head is on its way.
+struct HeadTables {
+  static constexpr int kTurning = (kRotaryDim + 31) / 32;  // elements of a lane that may rotate
+  float norm[kHeadLaneDims];
+  float sine[kTurning], cosine[kTurning];
+};
+__device__ __forceinline__ HeadTables head_tables(const float* weight, const float* inv_freq,
+                                                  int position) {
+  constexpr int kHalf = kRotaryDim / 2;
+  const int lane = threadIdx.x % 32;
+  HeadTables tables;
+#pragma unroll
+  for (int i = 0; i < kHeadLaneDims; ++i) {
+    const float w = weight[lane + 32 * i];
+    tables.norm[i] = kZeroCentredNorms ? 1.0f + w : w;
+  }
+#pragma unroll
+  for (int i = 0; i < HeadTables::kTurning; ++i) {
+    const int dim = lane + 32 * i;
+    tables.sine[i] = tables.cosine[i] = 0;
+    if (dim >= kRotaryDim) continue;
+    const float angle = __fmul_rn(float(position), inv_freq[dim < kHalf ? dim : dim - kHalf]);
+    sine_cosine(angle, tables.sine[i], tables.cosine[i]);
+    tables.sine[i] *= kRopeScale;
+    tables.cosine[i] *= kRopeScale;
+  }
+  return tables;
+}
+
 // value: the raw head in, the prepared one out, not yet rounded. scratch: kHeadDim floats of the
 // warp's own in shared memory.
-__device__ __forceinline__ void prepare_head(float (&value)[kHeadLaneDims], const float* weight,
-                                             const float* inv_freq, int position, float* scratch) {
+__device__ __forceinline__ void prepare_head(float (&value)[kHeadLaneDims],
+                                             const HeadTables& tables, float* scratch) {
   const int lane = threadIdx.x % 32;
   float squares = 0;
 #pragma unroll
@@ -55,25 +85,19 @@ __device__ __forceinline__ void prepare_head(float (&value)[kHeadLaneDims], cons
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < kHeadLaneDims; ++i) {
-    const float w = weight[lane + 32 * i];
-    value[i] = value[i] * factor * (kZeroCentredNorms ? 1.0f + w : w);
+    value[i] = value[i] * factor * tables.norm[i];
     scratch[lane + 32 * i] = value[i];
   }
   __syncwarp();
   constexpr int kHalf = kRotaryDim / 2;
 #pragma unroll
-  for (int i = 0; i < kHeadLaneDims; ++i) {
+  for (int i = 0; i < HeadTables::kTurning; ++i) {
     const int dim = lane + 32 * i;
-    if (32 * i >= kRotaryDim) break;
     if (dim >= kRotaryDim) continue;
     const bool first = dim < kHalf;
-    const float angle = __fmul_rn(float(position), inv_freq[first ? dim : dim - kHalf]);
-    float sine, cosine;
-    sine_cosine(angle, sine, cosine);
-    sine *= kRopeScale;
-    cosine *= kRopeScale;
     const float other = scratch[first ? dim + kHalf : dim - kHalf];
-    value[i] = __fmaf_rn(value[i], cosine, first ? -other * sine : other * sine);
+    value[i] = __fmaf_rn(value[i], tables.cosine[i],
+                         first ? -other * tables.sine[i] : other * tables.sine[i]);
   }
 }
 

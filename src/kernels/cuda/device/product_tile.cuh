@@ -9,9 +9,11 @@
 // that a lane reads neighbours at once and nothing is exchanged. Row g of an MMA fragment is weight
 // row 2 g, row g + 8 is 2 g + 1, so that a lane's results are pairs of neighbouring rows.
 //
-// FP8 weights are widened to BF16 in registers, exactly; the sum over a block of 128 columns is
-// multiplied by the block's scale and added in FP32. The order of summation of an element depends
-// on `columns` alone.
+// FP8 weights are widened to BF16 in registers, exactly. Sums are kept in units of the scale of the
+// block of 128 columns at hand: at a block's border they are multiplied by the ratio of its scale
+// to the next one's, at the end by the last scale. That costs one rounding a block, as adding
+// scaled partial sums would, and no second set of accumulators. Scales below
+// 2^-60 count as 2^-60. The order of summation of an element depends on `columns` alone.
 //
 // Shared memory in 16-byte chunks, placed so that neither reads nor copies meet a bank conflict:
 // chunk c of a 128-byte row (tokens, BF16 weights) lies at c ^ key(row), with key = 2 (row % 4) for
@@ -19,7 +21,6 @@
 // row r at (r % 2 * 4 + c) ^ (r / 2 % 8).
 #pragma once
 
-#include "constants.cuh"
 #include "copy_async.cuh"
 #include "mma.cuh"
 #include "number.cuh"
@@ -31,8 +32,8 @@ inline constexpr int kStageColumns = 64;
 template <bool kFp8, int kTokens>
 struct ProductTile {
   static constexpr int kColumns8 = kTokens / 8;  // MMA columns
-  // What 99 KiB of shared memory hold; sm_90 has more room.
-  static constexpr int kStages = kFp8 ? 4 : kArch == 900 ? 3 : 2;
+  // What 99 KiB of shared memory hold; two blocks fit a multiprocessor of sm_90.
+  static constexpr int kStages = kFp8 ? 4 : 2;
   static constexpr int kWeightBytes = kTileWeights * kStageColumns * (kFp8 ? 1 : 2);
   static constexpr int kStageBytes = kWeightBytes + kTokens * kStageColumns * 2;
   static constexpr int kWeightChunks = kFp8 ? 4 : 8;  // of a row
@@ -60,30 +61,33 @@ struct ProductTile {
 // become 480, and no weight of a checkpoint is one.
 __device__ __forceinline__ uint32 widen_e4m3x2(uint32 codes) {
   const uint32 magnitude = (codes * 16) & 0x07f007f0u;
-  const uint32 factor = ((codes * 256) & 0x80008000u) | 0x7b807b80u;  // +-2^120
   uint32 pair;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(magnitude), "r"(factor), "r"(0x80008000u));
-  return pair;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+      : "=r"(pair)
+      : "r"(magnitude), "r"(0x7b807b80u), "r"(0x80008000u));  // times 2^120
+  return ((codes * 256) & 0x80008000u) | pair;
 }
 
-// The A registers of MMA step `s` of both fragments.
+// The A registers of MMA step `s` of both fragments. `stage` is in shared memory.
 template <bool kFp8, int kTokens>
 __device__ __forceinline__ void load_weights(uint32 (&a)[2][4], const char* stage, int s) {
   using Tile = ProductTile<kFp8, kTokens>;
   const int t = threadIdx.x % 4;
+  constexpr int kRowBytes = kStageColumns * (kFp8 ? 1 : 2);
 #pragma unroll
-  for (int f = 0; f < 2; ++f) {
+  for (int half = 0; half < 2; ++half) {
+    const int row = Tile::weight_row() + half;
+    // Sixteen rows on a chunk has the same place in its line: fragments are a constant apart.
+    const char* from = stage + Tile::weight_offset(row, kFp8 ? s : 2 * s + t / 2);
+    from += kFp8 ? t * 4 : t % 2 * 8;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = Tile::weight_row() + 16 * f + half;
+    for (int f = 0; f < 2; ++f) {
       if constexpr (kFp8) {
-        const uint32 codes =
-            *reinterpret_cast<const uint32*>(stage + Tile::weight_offset(row, s) + t * 4);
+        const uint32 codes = *reinterpret_cast<const uint32*>(from + f * 16 * kRowBytes);
         a[f][half] = widen_e4m3x2(__byte_perm(codes, 0, 0x4140));
         a[f][2 + half] = widen_e4m3x2(__byte_perm(codes, 0, 0x4342));
       } else {
-        const uint2 pairs = *reinterpret_cast<const uint2*>(
-            stage + Tile::weight_offset(row, 2 * s + t / 2) + t % 2 * 8);
+        const uint2 pairs = *reinterpret_cast<const uint2*>(from + f * 16 * kRowBytes);
         a[f][half] = pairs.x;
         a[f][2 + half] = pairs.y;
       }
@@ -91,7 +95,7 @@ __device__ __forceinline__ void load_weights(uint32 (&a)[2][4], const char* stag
   }
 }
 
-// sums += products of the stage at `stage` in shared memory, unscaled.
+// sums += products of the stage at `stage` in shared memory, without block scales.
 template <bool kFp8, int kTokens>
 __device__ __forceinline__ void multiply_stage(typename ProductTile<kFp8, kTokens>::Sums& sums,
                                                const char* stage) {
@@ -101,10 +105,10 @@ __device__ __forceinline__ void multiply_stage(typename ProductTile<kFp8, kToken
   for (int s = 0; s < 4; ++s) {
     uint32 a[2][4];
     load_weights<kFp8, kTokens>(a, stage, s);
+    const char* from = stage + Tile::token_offset(g, 2 * s + t / 2) + t % 2 * 8;
 #pragma unroll
-    for (int j = 0; j < Tile::kColumns8; ++j) {
-      const uint2 b = *reinterpret_cast<const uint2*>(
-          stage + Tile::token_offset(g + 8 * j, 2 * s + t / 2) + t % 2 * 8);
+    for (int j = 0; j < Tile::kColumns8; ++j) {  // eight rows on a chunk has the same place
+      const uint2 b = *reinterpret_cast<const uint2*>(from + j * 8 * kStageColumns * 2);
 #pragma unroll
       for (int f = 0; f < 2; ++f) {
         mma_bf16(sums[j][f], a[f][0], a[f][1], a[f][2], a[f][3], b.x, b.y);
@@ -113,14 +117,65 @@ __device__ __forceinline__ void multiply_stage(typename ProductTile<kFp8, kToken
   }
 }
 
-// weight_at(row) and token_at(row) give the start of a row of the tile, 16-byte aligned, or null
-// for a row of zeros; weight rows hold zeros in [columns, a multiple of 64), token rows are not
-// read beyond `columns`. scales[f]: the block scales along k of fragment f's rows (FP8 only).
+// The scales of a warp's fragments along k, one row of them for both or one for each, and the unit
+// that its sums are in.
+template <int kRows>
+struct BlockScales {
+  const float* from[kRows];
+  float unit[kRows];
+  float next[kRows];  // of the block to enter, loaded a block ahead
+
+  __device__ BlockScales(const float* const (&rows)[kRows], bool any) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      from[r] = rows[r];
+      unit[r] = next[r] = 1;
+      if (any) next[r] = __ldg(from[r]);
+    }
+  }
+  // Gives what the sums are to be multiplied by before the products of `block` are added.
+  __device__ void enter(int block, bool last, float (&ratio)[kRows]) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float scale = fmaxf(next[r], 0x1p-60f);
+      ratio[r] = unit[r] / scale;
+      unit[r] = scale;
+      if (!last) next[r] = __ldg(from[r] + block + 1);
+    }
+  }
+};
+
+template <int kRows, bool kFp8, int kTokens>
+__device__ __forceinline__ void rescale(typename ProductTile<kFp8, kTokens>::Sums& sums,
+                                        const float (&factor)[kRows]) {
+#pragma unroll
+  for (int j = 0; j < ProductTile<kFp8, kTokens>::kColumns8; ++j) {
+#pragma unroll
+    for (int f = 0; f < 2; ++f) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[j][f][i] *= factor[f % kRows];
+    }
+  }
+}
+
+// The rows of a tile: row r starts at(r) bytes after `base`, 16-byte aligned; kAbsent: of zeros.
+// Weight rows hold zeros in [columns, a multiple of 64), token rows are not read beyond `columns`.
+inline constexpr uint32 kAbsent = ~0u;
+template <typename At>
+struct TileRows {
+  const void* base;
+  At at;
+};
+template <typename At>
+TileRows(const void*, At) -> TileRows<At>;
+
+// `scales`: of the blocks along k of this warp's rows, or of each of its fragments (FP8 only).
 // `idle`: nobody wants the sums of this warp, it only copies. `shared` holds kStages stages.
-template <bool kFp8, int kTokens, typename WeightAt, typename TokenAt>
+template <bool kFp8, int kTokens, int kScaleRows, typename WeightAt, typename TokenAt>
 __device__ __forceinline__ void product_tile(typename ProductTile<kFp8, kTokens>::Sums& sums,
-                                             WeightAt weight_at, TokenAt token_at, int columns,
-                                             const float* scales_0, const float* scales_1,
+                                             const TileRows<WeightAt>& weights,
+                                             const TileRows<TokenAt>& tokens, int columns,
+                                             const float* const (&scale_rows)[kScaleRows],
                                              bool idle, char* shared) {
   using Tile = ProductTile<kFp8, kTokens>;
   const uint32 base = shared_address(shared);
@@ -132,33 +187,32 @@ __device__ __forceinline__ void product_tile(typename ProductTile<kFp8, kTokens>
   const int token_row = threadIdx.x / 8, token_chunk = threadIdx.x % 8;
   const uint32 weight_to = base + Tile::weight_offset(weight_row, weight_chunk);
   const uint32 token_to = base + Tile::token_offset(token_row, token_chunk);
-  const char* weight_from[Tile::kWeightCopies];
-  const char* token_from[Tile::kTokenCopies];
+  uint32 token_from[Tile::kTokenCopies];
   constexpr int kWeightStep = kTileThreads / Tile::kWeightChunks, kTokenStep = kTileThreads / 8;
 #pragma unroll
-  for (int i = 0; i < Tile::kWeightCopies; ++i) {
-    const void* row = weight_at(weight_row + i * kWeightStep);
-    weight_from[i] = row == nullptr ? nullptr : static_cast<const char*>(row) + weight_chunk * 16;
-  }
-#pragma unroll
   for (int i = 0; i < Tile::kTokenCopies; ++i) {
-    const void* row = token_at(token_row + i * kTokenStep);
-    token_from[i] = row == nullptr ? nullptr : static_cast<const char*>(row) + token_chunk * 16;
+    token_from[i] = tokens.at(token_row + i * kTokenStep);
   }
   const auto copy_stage = [&](int stage) {
     if (stage < stages) {
       const uint32 slot = stage % Tile::kStages * Tile::kStageBytes;
+      const char* from = static_cast<const char*>(weights.base) + weight_chunk * 16 +
+                         stage * (Tile::kWeightChunks * 16);
 #pragma unroll
       for (int i = 0; i < Tile::kWeightCopies; ++i) {
+        const uint32 row = weights.at(weight_row + i * kWeightStep);
+        const bool there = row != kAbsent;
         copy_16(weight_to + slot + i * kWeightStep * Tile::kWeightChunks * 16,
-                weight_from[i] + stage * (Tile::kWeightChunks * 16), weight_from[i] ? 16 : 0);
+                from + (there ? row : 0), there ? 16 : 0);
       }
       const int left = (columns - stage * kStageColumns - token_chunk * 8) * 2;
       const int bytes = min(max(left, 0), 16);
+      from = static_cast<const char*>(tokens.base) + token_chunk * 16 + stage * kStageColumns * 2;
 #pragma unroll
       for (int i = 0; i < Tile::kTokenCopies; ++i) {
-        copy_16(token_to + slot + i * kTokenStep * 128, token_from[i] + stage * (kStageColumns * 2),
-                token_from[i] ? bytes : 0);
+        const bool there = token_from[i] != kAbsent;
+        copy_16(token_to + slot + i * kTokenStep * 128, from + (there ? token_from[i] : 0),
+                there ? bytes : 0);
       }
     }
     copy_commit();
@@ -166,32 +220,22 @@ __device__ __forceinline__ void product_tile(typename ProductTile<kFp8, kTokens>
 
 #pragma unroll
   for (int i = 0; i < Tile::kStages - 1; ++i) copy_stage(i);
-  typename Tile::Sums part = {};
+  BlockScales<kScaleRows> scales(scale_rows, kFp8 && !idle);
 #pragma unroll 1
   for (int stage = 0; stage < stages; ++stage) {
     copy_wait<Tile::kStages - 2>();
     __syncthreads();
     copy_stage(stage + Tile::kStages - 1);
     if (idle) continue;
-    const char* slot = shared + stage % Tile::kStages * Tile::kStageBytes;
-    if constexpr (!kFp8) {
-      multiply_stage<kFp8, kTokens>(sums, slot);
-    } else {
-      multiply_stage<kFp8, kTokens>(part, slot);
-      if (stage % 2 == 0 && stage + 1 < stages) continue;
-      const float scale[2] = {__ldg(scales_0 + stage / 2), __ldg(scales_1 + stage / 2)};
-#pragma unroll
-      for (int j = 0; j < Tile::kColumns8; ++j) {
-#pragma unroll
-        for (int f = 0; f < 2; ++f) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            sums[j][f][i] = fmaf(part[j][f][i], scale[f], sums[j][f][i]);
-            part[j][f][i] = 0;
-          }
-        }
+    if constexpr (kFp8) {
+      if (stage % 2 == 0) {
+        float ratio[kScaleRows];
+        scales.enter(stage / 2, stage + 2 >= stages, ratio);
+        rescale<kScaleRows, kFp8, kTokens>(sums, ratio);
       }
     }
+    multiply_stage<kFp8, kTokens>(sums, shared + stage % Tile::kStages * Tile::kStageBytes);
   }
+  if constexpr (kFp8) rescale<kScaleRows, kFp8, kTokens>(sums, scales.unit);
   copy_wait<0>();
 }

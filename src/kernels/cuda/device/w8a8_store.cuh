@@ -7,38 +7,51 @@
 #include "quad.cuh"
 #include "w8a8_tile.cuh"
 
-// out[8 j + ..] of one row, j in 0..15, columns from `first` of `columns` on.
-template <bool kAdd>
+// Piece `group` of a row in memory order: this lane's 8 columns 8 (4 group + t) .. + 7.
+__device__ __forceinline__ int piece_column(int group) {
+  return 8 * (4 * group + int(threadIdx.x % 4));
+}
+
+// out[8 j + ..] of one row, j in 0..15; columns beyond `columns` and rows that are not valid are
+// left alone.
 __device__ __forceinline__ void store_row_bf16(const float (&sum)[64], int half, uint16* out,
                                                int columns, bool valid) {
-  const int t = threadIdx.x % 4;
 #pragma unroll
   for (int group = 0; group < 4; ++group) {
-    const int column = 8 * (4 * group + t);
-    const bool inside = valid && column < columns;
-    if constexpr (kAdd) {
-      // The residual is read in whole pieces and exchanged the other way.
-      Pack16 old{};
-      if (inside) old = *reinterpret_cast<const Pack16*>(out + column);
-      transpose_quad(old.word);
-      uint32 word[4];
+    uint32 word[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int at = 4 * (4 * group + i) + 2 * half;
-        word[i] =
-            float_bf16x2(bf16_low(old.word[i]) + sum[at], bf16_high(old.word[i]) + sum[at + 1]);
-      }
-      transpose_quad(word);
-      if (inside) *reinterpret_cast<Pack16*>(out + column) = {word[0], word[1], word[2], word[3]};
-    } else {
-      uint32 word[4];
+    for (int i = 0; i < 4; ++i) {
+      const int at = 4 * (4 * group + i) + 2 * half;
+      word[i] = float_bf16x2(sum[at], sum[at + 1]);
+    }
+    transpose_quad(word);
+    const int column = piece_column(group);
+    if (valid && column < columns) {
+      *reinterpret_cast<Pack16*>(out + column) = {word[0], word[1], word[2], word[3]};
+    }
+  }
+}
+
+// What store_row_bf16 would overwrite, to be added: all pieces are asked for before any is used.
+__device__ __forceinline__ void load_row_bf16(Pack16 (&old)[4], const uint16* out, int columns,
+                                              bool valid) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int at = 4 * (4 * group + i) + 2 * half;
-        word[i] = float_bf16x2(sum[at], sum[at + 1]);
-      }
-      transpose_quad(word);
-      if (inside) *reinterpret_cast<Pack16*>(out + column) = {word[0], word[1], word[2], word[3]};
+  for (int group = 0; group < 4; ++group) {
+    const int column = piece_column(group);
+    old[group] = {};
+    if (valid && column < columns) old[group] = *reinterpret_cast<const Pack16*>(out + column);
+  }
+}
+// sum += old, which is exchanged the way stores are, but backwards.
+__device__ __forceinline__ void add_row_bf16(float (&sum)[64], int half, Pack16 (&old)[4]) {
+#pragma unroll
+  for (int group = 0; group < 4; ++group) {
+    transpose_quad(old[group].word);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = 4 * (4 * group + i) + 2 * half;
+      sum[at] += bf16_low(old[group].word[i]);
+      sum[at + 1] += bf16_high(old[group].word[i]);
     }
   }
 }

@@ -31,6 +31,13 @@ struct Cursor {
   int item, pass;
 };
 
+__device__ __forceinline__ void prefetch_l1(const void* at) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
+}
+__device__ __forceinline__ void prefetch_l2(const void* at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 template <class Work>
 __device__ __forceinline__ Cursor after(Cursor cursor, int stride) {
   if (cursor.pass + 1 < Work::kPasses) return {cursor.item, cursor.pass + 1};
