@@ -38,7 +38,7 @@ constexpr std::array kPromises = {
 };
 
 constexpr std::array kLocalMemory = {
-    LocalMemory{"attention_step_wide", 104,
+    LocalMemory{"attention_step_wide", 192,
                 "head_dim 256: a few words a lane and tile of 128 keys; fewer columns a pass would "
                 "read the cache more often"},
 };
