@@ -12,6 +12,7 @@
 #include "src/gpu/device.h"
 #include "src/gpu/stream.h"
 #include "src/model/blank_weights.h"
+#include "src/model/gpu_check.h"
 #include "src/model/gpu_forward.h"
 #include "src/model/model.h"
 
@@ -123,6 +124,26 @@ Status load_model(GpuEngine& engine, const ModelSource& source, const EngineOpti
   return Status();
 }
 
+// New kernels are held against each other before they are believed: FP8 activations are left out if
+// they alone are wrong, otherwise the GPU is.
+Status check_kernels(GpuEngine& engine, std::vector<std::string>* notes) {
+  ASSIGN_OR_RETURN(const GpuCheck check,
+                   check_paths(*engine.forward, engine.model->config.vocab_rows));
+  if (!(check.block_kl <= kGpuCheckKlMax)) {
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("cuda: found that prompts and decode steps disagree by {:.2g} nats, "
+                              "expected at most {} (a kernel is wrong on this card)",
+                              check.block_kl, kGpuCheckKlMax));
+  }
+  if (check.w8a8_kl <= kGpuCheckKlMax) return Status();
+  engine.forward->use_w8a8(false);
+  notes->push_back(
+      fmt::format("prompts are read with BF16 activations: with FP8 ones they are off "
+                  "by {:.2g} nats on this card",
+                  check.w8a8_kl));
+  return Status();
+}
+
 }  // namespace
 
 Result<Backend> open_gpu_backend(const ModelSource& source, const EngineOptions& options,
@@ -152,6 +173,10 @@ Result<Backend> open_gpu_backend(const ModelSource& source, const EngineOptions&
                                                       .sampleable = sampleable}));
   const gpu::DeviceInfo& info = engine->device->info();
   const gpu::BuildReport& report = engine->model->kernels.set->report();
+  // Made-up weights turn roundings into other routes, so that nothing can be told by them.
+  if (report.compiled > 0 && source.checkpoint != nullptr) {
+    RETURN_IF_ERROR(check_kernels(*engine, &backend.notes));
+  }
   backend.line = fmt::format("cuda:{} {} (sm_{}{}), {}", info.ordinal, info.name, info.arch(),
                              info.arch() >= 90 ? "a" : "", report.line());
   if (!report.cache_trouble.empty()) backend.notes.push_back(report.cache_trouble);

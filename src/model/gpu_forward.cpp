@@ -47,7 +47,7 @@ Status GpuForward::prepare(const GpuForwardOptions& options) {
         options.block_tokens);
   const ModelConfig& c = model_->config;
   const std::shared_ptr<gpu::Device>& device = model_->device;
-  use_w8a8_ = options.use_w8a8;
+  use_w8a8(options.use_w8a8);
   ASSIGN_OR_RETURN(stream_, gpu::Stream::create(device));
   ASSIGN_OR_RETURN(start_, gpu::Event::create(device));
   ASSIGN_OR_RETURN(stop_, gpu::Event::create(device));

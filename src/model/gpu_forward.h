@@ -43,6 +43,9 @@ class GpuForward {
   GpuState& state() { return state_; }
   gpu::Stream& stream() { return *stream_; }
   int64_t block_tokens() const { return workspace_.block_tokens; }
+  // Whether blocks quantise activations to FP8; only where the model has the kernels.
+  bool uses_w8a8() const { return use_w8a8_; }
+  void use_w8a8(bool use) { use_w8a8_ = use && model_->kernels.has_w8a8; }
 
   // As forward() in model.h, for 1..block_tokens tokens. An error (kIo: the device was lost) leaves
   // the state without meaning.

@@ -280,7 +280,8 @@ TEST(Help, PrintsTheDocumentedExitCodes) {
 }
 
 TEST(Help, EveryCommandHasOne) {
-  for (const char* command : {"run", "complete", "info", "list", "tokenize", "eval", "bench"}) {
+  for (const char* command :
+       {"run", "complete", "info", "list", "tokenize", "eval", "bench", "selftest"}) {
     const ProcessResult help = moray({command, "--help"});
     EXPECT_EQ(help.exit_code, 0) << command;
     EXPECT_NE(help.out.find("Usage: moray " + std::string(command)), std::string::npos) << help.out;

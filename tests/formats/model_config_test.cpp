@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -36,6 +38,37 @@ TEST(ModelConfig, Qwen35NestedTextConfig) {
   EXPECT_TRUE(config.normalise_top_k);
   EXPECT_FALSE(config.block_fp8);
   EXPECT_FALSE(config.yarn);
+}
+
+// tests/configs: the files that GPU kernels are compiled for.
+TEST(ModelConfig, ShippedConfigsOfPublicModelsParse) {
+  struct Shape {
+    const char* folder;
+    Family family;
+    int64_t layers, experts, top_k, expert_dim, shared_dim, vocab_rows;
+  };
+  const Shape shapes[] = {
+      {"qwen3.6-35b-a3b", Family::kQwen3_5Moe, 40, 256, 8, 512, 512, 248320},
+      {"qwen3-coder-next-80b", Family::kQwen3Next, 48, 512, 10, 512, 512, 151936},
+      {"qwen3-coder-30b-a3b", Family::kQwen3Moe, 48, 128, 8, 768, 0, 151936},
+  };
+  for (const Shape& shape : shapes) {
+    SCOPED_TRACE(shape.folder);
+    std::ifstream file(std::string(MORAY_SOURCE_DIR "/tests/configs/") + shape.folder +
+                       "/config.json");
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    const ModelConfig config = parsed(text);
+    EXPECT_EQ(config.family, shape.family);
+    EXPECT_EQ(config.num_layers, shape.layers);
+    EXPECT_EQ(config.num_experts, shape.experts);
+    EXPECT_EQ(config.top_k, shape.top_k);
+    EXPECT_EQ(config.expert_dim, shape.expert_dim);
+    EXPECT_EQ(config.shared_expert_dim, shape.shared_dim);
+    EXPECT_EQ(config.vocab_rows, shape.vocab_rows);
+    EXPECT_EQ(config.hidden, 2048);
+    EXPECT_TRUE(config.block_fp8);
+    EXPECT_FALSE(config.not_converted.empty());
+  }
 }
 
 TEST(ModelConfig, Qwen3NextFlatWithoutLayerList) {

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <map>
 
 #include "src/gpu/program.h"
@@ -37,6 +38,11 @@ inline const std::vector<Dimensions> kShapes = {
 };
 inline constexpr float kRopeScale = 1.1f, kEps = 1e-6f;
 
+// An FP8 cache is tried on the widest heads and the narrowest.
+inline bool has_fp8_tests(const Dimensions& d) {
+  return d.heads == 16 || d.head_dim == 32;
+}
+
 inline std::string trace(const Dimensions& d) {
   return "heads " + std::to_string(d.heads) + '/' + std::to_string(d.kv_heads) + 'x' +
          std::to_string(d.head_dim);
@@ -53,15 +59,12 @@ inline cuda::AttentionShape shape_of(const Dimensions& d, bool kv_fp8) {
           .kv_fp8 = kv_fp8};
 }
 
-// The kernels of a shape, built once; null when that failed, after saying why.
-inline const cuda::AttentionKernels* kernels_of(const Dimensions& d, bool kv_fp8 = false) {
-  struct Built {
-    std::shared_ptr<const gpu::KernelSet> set;
-    cuda::AttentionKernels kernels;
-  };
-  static std::map<std::string, Built> built;
-  const std::string key = trace(d) + (kv_fp8 ? " FP8" : "");
-  if (const auto found = built.find(key); found != built.end()) return &found->second.kernels;
+struct BuiltKernels {
+  std::shared_ptr<const gpu::KernelSet> set;
+  cuda::AttentionKernels kernels;
+};
+
+inline BuiltKernels build_kernels(const Dimensions& d, bool kv_fp8) {
   const cuda::AttentionShape shape = shape_of(d, kv_fp8);
   cuda::Constants constants;
   constants.arch = shape.arch;
@@ -81,11 +84,28 @@ inline const cuda::AttentionKernels* kernels_of(const Dimensions& d, bool kv_fp8
                                     .constants = cuda::constants_text(constants)},
                                    {});
   EXPECT_TRUE(set.ok()) << set.status().message();
-  if (!set.ok()) return nullptr;
-  Built& entry = built[key];
-  entry.set = *set;
-  entry.kernels = cuda::AttentionKernels::find(*entry.set, shape);
-  return &entry.kernels;
+  if (!set.ok()) return {};
+  return {*set, cuda::AttentionKernels::find(**set, shape)};
+}
+
+// The kernels of a shape; all shapes are built together on first use, which takes as long as one
+// where there are cores enough. Null when that failed, after saying why.
+inline const cuda::AttentionKernels* kernels_of(const Dimensions& d, bool kv_fp8 = false) {
+  static const std::map<std::string, BuiltKernels> all = [] {
+    std::map<std::string, std::future<BuiltKernels>> pending;
+    for (const Dimensions& shape : kShapes) {
+      for (bool fp8 : {false, true}) {
+        if (fp8 && !has_fp8_tests(shape)) continue;
+        pending[trace(shape) + (fp8 ? " FP8" : "")] =
+            std::async(std::launch::async, build_kernels, shape, fp8);
+      }
+    }
+    std::map<std::string, BuiltKernels> built;
+    for (auto& [name, future] : pending) built[name] = future.get();
+    return built;
+  }();
+  const BuiltKernels& found = all.at(trace(d) + (kv_fp8 ? " FP8" : ""));
+  return found.set != nullptr ? &found.kernels : nullptr;
 }
 
 inline std::vector<uint16_t> to_bf16(const std::vector<float>& values) {

@@ -7,6 +7,7 @@
 // costs on the same tokens (in the goldens); tests/model/golden_test.cpp holds the CPU to the same.
 #include <gtest/gtest.h>
 
+#include "src/model/gpu_check.h"
 #include "tests/gpu/model.h"
 #include "tests/support/gates.h"
 
@@ -164,6 +165,25 @@ TEST_P(GpuForwardOf, GreedyDecodingEqualsPickingOnTheHost) {
       EXPECT_TRUE(after.values == rows[static_cast<size_t>(end)].values) << end;
     }
   }
+}
+
+TEST_P(GpuForwardOf, TheThreeWaysToTheSameLogitsAgree) {
+  GpuRunner runner(model_, true);
+  const auto check = check_paths(runner.forward(), fixture_.vocab());
+  ASSERT_TRUE(check.ok()) << check.status().message();
+  EXPECT_LE(check->block_kl, kGpuCheckKlMax / 2);
+  EXPECT_LE(check->w8a8_kl, kGpuCheckKlMax / 2);
+  EXPECT_EQ(runner.state().position(), 0);
+}
+
+TEST_P(GpuForwardOf, LogitsThatHaveNothingInCommonDifferByMoreThanTheCheckAllows) {
+  // Blocks that see other tokens than the steps stand for a kernel that is wrong.
+  GpuRunner good(model_, false);
+  GpuRunner bad(model_, false);
+  const Matrix steps = good.feed(tokens().first(64), 16);
+  std::vector<int32_t> shifted(tokens().begin() + 1, tokens().begin() + 65);
+  const Matrix blocks = bad.feed(shifted, 64);
+  EXPECT_GT(mean_kl(steps, blocks), kGpuCheckKlMax);
 }
 
 TEST_P(GpuForwardOf, NothingIsAllocatedAfterOpening) {

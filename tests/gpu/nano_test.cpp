@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include "src/model/gpu_check.h"
 #include "tests/gpu/model.h"
 #include "tests/support/gates.h"
 
@@ -113,6 +114,15 @@ TEST_F(GpuNano, Fp8ActivationsOfAPromptCostLittle) {
   RecordProperty("kl", std::to_string(kl));
   EXPECT_LE(kl, 5e-3);
   EXPECT_GT(kl, 0) << "the same numbers: FP8 activations were not used";
+}
+
+TEST_F(GpuNano, TheThreeWaysToTheSameLogitsAgree) {
+  GpuRunner runner(model_, true);
+  const auto check = check_paths(runner.forward(), vocab());
+  ASSERT_TRUE(check.ok()) << check.status().message();
+  EXPECT_LE(check->block_kl, 1e-2);
+  EXPECT_LE(check->w8a8_kl, 5e-2);
+  EXPECT_GT(check->w8a8_kl, 0);
 }
 
 // A divergence from the CPU is allowed only where the CPU's two best logits are closer than twice

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -12,6 +13,16 @@
 namespace moray::cuda {
 
 inline constexpr int64_t kSlice = 128;
+
+// The value of each code, so that the oracle is quick.
+inline float e4m3_value(uint8_t code) {
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> made{};
+    for (size_t i = 0; i < made.size(); ++i) made[i] = f8e4m3_to_float(static_cast<uint8_t>(i));
+    return made;
+  }();
+  return values[code];
+}
 
 // A matrix of codes with scales of 128 columns by `scale_rows` rows (1: activations; 128: weights),
 // scales row-major over blocks.
@@ -25,7 +36,7 @@ struct Quantised {
     return scales[size_t(row / scale_rows * slices() + slice)];
   }
   double at(int64_t row, int64_t col) const {
-    return double{f8e4m3_to_float(codes[size_t(row * cols + col)])} * scale(row, col / kSlice);
+    return double{e4m3_value(codes[size_t(row * cols + col)])} * scale(row, col / kSlice);
   }
   // Scales as the kernels take those of activations: [slice, stride].
   std::vector<float> scale_columns(int64_t stride) const {
@@ -52,9 +63,8 @@ inline Quantised random_quantised(Random& random, int64_t rows, int64_t cols, in
 inline uint8_t nearest_e4m3(float value) {
   uint8_t best = 0;
   for (int code = 0; code < 0x7f; ++code) {
-    const float distance = std::abs(f8e4m3_to_float(static_cast<uint8_t>(code)) - std::abs(value));
-    if (distance < std::abs(f8e4m3_to_float(best) - std::abs(value)))
-      best = static_cast<uint8_t>(code);
+    const float distance = std::abs(e4m3_value(static_cast<uint8_t>(code)) - std::abs(value));
+    if (distance < std::abs(e4m3_value(best) - std::abs(value))) best = static_cast<uint8_t>(code);
   }
   return value < 0 ? best | 0x80 : best;
 }
@@ -86,8 +96,8 @@ inline Sum dot(const Quantised& x, int64_t r, const Quantised& w, int64_t n) {
   for (int64_t s = 0; s < x.slices(); ++s) {
     double part = 0, largest = 0;
     for (int64_t k = s * kSlice; k < (s + 1) * kSlice; ++k) {
-      const double product = double{f8e4m3_to_float(x.codes[size_t(r * x.cols + k)])} *
-                             f8e4m3_to_float(w.codes[size_t(n * w.cols + k)]);
+      const double product = double{e4m3_value(x.codes[size_t(r * x.cols + k)])} *
+                             e4m3_value(w.codes[size_t(n * w.cols + k)]);
       part += product;
       largest = std::max({largest, std::abs(product), k % 32 == 31 ? std::abs(part) : 0});
     }

@@ -2,8 +2,12 @@
 #include "src/gpu/cubin_cache.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -100,7 +104,7 @@ TEST(CubinCache, WhatIsNoFileIsNoEntry) {
   EXPECT_FALSE(cache.load(key("x"))) << "and reading it does not block";
 }
 
-// A folder below a file cannot be made, by root neither; so is a full device.
+// A folder below a file cannot be made, not by root either.
 TEST(CubinCache, AnUnwritableFolderIsAStatusThatNamesIt) {
   const TempFolder folder;
   folder.write("file", "no folder");
@@ -109,6 +113,24 @@ TEST(CubinCache, AnUnwritableFolderIsAStatusThatNamesIt) {
   EXPECT_EQ(status.code(), StatusCode::kIo);
   EXPECT_NE(status.message().find("file/kernels"), std::string::npos) << status.message();
   EXPECT_FALSE(cache.load(key("x")));
+}
+
+// A limit on the size of files stands for a full disk: the write stops in the middle.
+TEST(CubinCache, AWriteThatStopsHalfWayLeavesNothingBehind) {
+  const TempFolder folder;
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit = {10000, 10000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const Status status = CubinCache(folder.path()).store(key("x"), std::string(50000, 'x'));
+    _exit(status.code() == StatusCode::kIo ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(count_files(folder.path()), 0);
 }
 
 TEST(CubinCache, WithoutAFolderItHoldsNothing) {

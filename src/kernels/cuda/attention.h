@@ -4,6 +4,12 @@
 // bits are equal for 1..16 tokens at once. Formula and shapes as AttentionArgs (src/kernels/ops.h)
 // under Precision::kBfloat16: queries, keys and values are rounded to BF16 once, scores, softmax
 // and sums are FP32, outputs are BF16. Norm statistics are FP32, where the oracle's are double.
+// Softmax weights meet the values as BF16 in prefill (2^-9 of a weight), as two BF16 parts in a
+// step (2^-17). With an FP8 cache keys and values are quantised as they are appended, the token's
+// own included, and widened without loss; prefill rounds code times scale to BF16.
+//
+// What no token has written is never read. A NaN in a token's key or value reaches the other tokens
+// of the same call that share a tile with it, also earlier ones.
 #pragma once
 
 #include <cstdint>

@@ -250,8 +250,8 @@ class Block {
         if (kHasGate && first_row_ + row < rows) {
           const uint32 gate = *reinterpret_cast<const uint32*>(
               params_.q_gate + query_at(first_row_ + row) + kHeadDim + 8 * n + 2 * t);
-          low /= one_plus_exp(-bf16_low(gate));
-          high /= one_plus_exp(-bf16_high(gate));
+          low *= sigmoid_fast(bf16_low(gate));
+          high *= sigmoid_fast(bf16_high(gate));
         }
         *reinterpret_cast<uint32*>(staging_ + tile_offset<kHeadDim>(row, n) + 4 * t) =
             float_bf16x2(low, high);

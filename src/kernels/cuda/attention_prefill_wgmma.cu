@@ -287,8 +287,8 @@ class Block {
         float high = sums_[n / 16][n % 16 * 4 + 2 * r + 1] * factor;
         if (kHasGate && valid) {
           const uint32 gate = *reinterpret_cast<const uint32*>(gates + 8 * n);
-          low /= one_plus_exp(-bf16_low(gate));
-          high /= one_plus_exp(-bf16_high(gate));
+          low *= sigmoid_fast(bf16_low(gate));
+          high *= sigmoid_fast(bf16_high(gate));
         }
         store_shared(queries_ + panel_offset<kRows>(row, n) + 4 * t, float_bf16x2(low, high));
       }

@@ -9,7 +9,24 @@ bool has_wide_heads(const Constants& constants) {
   return constants.head_dim % 128 == 0;
 }
 
+bool has_fp8_projections(const Constants& constants) {
+  return constants.projection_fp8;
+}
+
 constexpr std::array kPromises = {
+    Promise{"embed_step", kEveryArch, "STG.E.128"},
+    Promise{"greedy_step"},
+    Promise{"norm_project_*", kEveryArch, "LDGSTS.E.BYPASS.128"},
+    Promise{"norm_project_*", kEveryArch, "HMMA.16816.F32"},
+    Promise{"project_add_*", kEveryArch, "LDGSTS.E.BYPASS.128"},
+    Promise{"project_add_*", kEveryArch, "HMMA.16816.F32"},
+    Promise{"project_add_*", kEveryArch, "F2FP.F16.E4M3", has_fp8_projections},
+    Promise{"norm_route_*", kEveryArch, "HMMA.16816.F32"},
+    Promise{"experts_gate_up_*", kEveryArch, "LDGSTS.E.BYPASS.128"},
+    Promise{"experts_gate_up_*", kEveryArch, "HMMA.16816.F32"},
+    Promise{"experts_down_*", kEveryArch, "LDGSTS.E.BYPASS.128"},
+    Promise{"experts_down_*", kEveryArch, "HMMA.16816.F32"},
+    Promise{"norm_head_*", kEveryArch, "HMMA.16816.F32"},
     Promise{"attention_step_*", kEveryArch, "HMMA.16816.F32.BF16"},
     Promise{"attention_step_*", kEveryArch, "LDG.E.128"},
     Promise{"attention_rows"},
@@ -31,12 +48,18 @@ constexpr std::array kPromises = {
     Promise{"plan_tiles"},
     Promise{"place_rows", kEveryArch, "ATOMS"},
     Promise{"random_*", kEveryArch, "STG.E"},
+    Promise{"read_speed", kEveryArch, "LDG.E.NA.128.CONSTANT"},
     Promise{"w8a8_*", kSm90, "QGMMA.64x128x32.F32.E4M3.E4M3"},
     Promise{"w8a8_*", kSm120, "QMMA.SF"},
     Promise{"w8a8_*", kSm89, "QMMA.16832.F32.E4M3.E4M3"},
 };
 
 constexpr std::array kLocalMemory = {
+    LocalMemory{"project_add_1", 24,
+                "64 registers a thread, so that a block of the next kernel fits beside; what waits "
+                "in memory is indices of the epilogue"},
+    LocalMemory{"experts_down_8", 8,
+                "widths of three slices: one pair of words, outside the loop over weights"},
     LocalMemory{"attention_step_wide", 104,
                 "head_dim 256: a few words a lane and tile of 128 keys; fewer columns a pass would "
                 "read the cache more often"},

@@ -31,8 +31,7 @@ void check_matrix(const Matrix& matrix, int cols) {
   CHECK(matrix.format == Format::kFp8 || matrix.format == Format::kBf16, int(matrix.format));
   CHECK(matrix.cols == cols, matrix.cols, cols);
   CHECK(cols > 0 && cols % 8 == 0 && cols <= kDecodeColumnsMax, cols);
-  CHECK(matrix.rows > 0 && matrix.stride % 64 == 0 && matrix.stride >= cols, matrix.rows,
-        matrix.stride);
+  CHECK(matrix.rows > 0 && matrix.stride == stride_of(cols), matrix.rows, matrix.stride);
   CHECK(matrix.data != nullptr && (matrix.scales != nullptr) == (matrix.format == Format::kFp8),
         "weights and, for FP8 only, scales");
 }
@@ -42,7 +41,8 @@ void check_tokens(int tokens) {
 
 // Shared memory of a kernel over the hidden columns: rings, then scratch, of each warp.
 int hidden_shared_bytes(const DecodeShape& shape, int tokens, int depth) {
-  return warps_of(shape.hidden) * (depth * kRingSlotBytes + scratch_bytes(tokens));
+  return warps_of(shape.hidden, kHiddenSpan) *
+         (depth * kRingSlotBytes + scratch_bytes(arch_constant(shape), tokens));
 }
 int hidden_shared_bytes(const DecodeShape& shape, int tokens) {
   return hidden_shared_bytes(shape, tokens, ring_depth(arch_constant(shape), tokens));
@@ -60,14 +60,14 @@ void start(gpu::Stream& stream, const DecodeShape& shape, const gpu::Kernel& ker
 }
 
 ByTokens find_by_tokens(const gpu::KernelSet& kernels, const std::string& name) {
-  return {kernels.find(name + "_8"), kernels.find(name + "_16")};
+  return {kernels.find(name + "_1"), kernels.find(name + "_8"), kernels.find(name + "_16")};
 }
 
 // Gives each target its own blocks, so that every block streams about the same bytes and there are
 // no more blocks than multiprocessors (or one a unit of work, if there are fewer units). A unit is
 // a tile a group; a BF16 tile counts twice.
 int share_blocks(const DecodeShape& shape, NormProjectParams& params) {
-  const int groups = groups_of(shape.hidden);
+  const int groups = groups_of(shape.hidden, kHiddenSpan);
   const auto units = [&](const ProjectTarget& target) {
     return divide_up(tiles_of(target.weight.rows), groups) * element_bytes(target.weight.format);
   };
@@ -122,8 +122,8 @@ void norm_project(gpu::Stream& stream, const DecodeKernels& kernels,
   NormProjectParams shared = params;
   const int blocks = share_blocks(kernels.shape, shared);
   start(stream, kernels.shape, kernels.norm_project.of(params.tokens), blocks,
-        warps_of(kernels.shape.hidden) * 32, hidden_shared_bytes(kernels.shape, params.tokens),
-        shared);
+        warps_of(kernels.shape.hidden, kHiddenSpan) * 32,
+        hidden_shared_bytes(kernels.shape, params.tokens), shared);
 }
 
 // The matrix once (35B: 8.4 MB, 17 MFLOP a token). A tile a group of warps, all of it in flight at
@@ -133,13 +133,13 @@ void project_add(gpu::Stream& stream, const DecodeKernels& kernels,
   check_tokens(params.tokens);
   check_matrix(params.weight, params.weight.cols);
   CHECK(params.weight.rows == kernels.shape.hidden, params.weight.rows, kernels.shape.hidden);
-  const int warps = warps_of(params.weight.cols);
+  const int warps = warps_of(params.weight.cols, kAddSpan);
   const int depth =
       add_ring_depth(arch_constant(kernels.shape), params.weight.format == Format::kFp8);
   const int scratch = add_scratch_bytes(params.tokens);
   start(stream, kernels.shape, kernels.project_add.of(params.tokens),
-        divide_up(tiles_of(params.weight.rows), groups_of(params.weight.cols)), warps * 32,
-        warps * (depth * kRingSlotBytes + scratch), params);
+        divide_up(tiles_of(params.weight.rows), groups_of(params.weight.cols, kAddSpan)),
+        warps * 32, warps * (depth * kRingSlotBytes + scratch), params);
 }
 
 // Router, shared gate and shared gate/up once (35B: 1.05 + 2.1 MB, 6 MFLOP a token). A tile (or a
@@ -150,7 +150,7 @@ void norm_route(gpu::Stream& stream, const DecodeKernels& kernels, const NormRou
   check_matrix(params.router, shape.hidden);
   CHECK(params.router.rows == shape.experts && shape.experts <= kRoutedExpertsMax,
         params.router.rows, shape.experts);
-  const int groups = groups_of(shape.hidden);
+  const int groups = groups_of(shape.hidden, kHiddenSpan);
   int blocks = divide_up(tiles_of(shape.experts), groups);
   if (shape.shared_dim > 0) {
     check_matrix(params.shared_gate, shape.hidden);
@@ -158,8 +158,9 @@ void norm_route(gpu::Stream& stream, const DecodeKernels& kernels, const NormRou
           params.shared.width, shape.shared_dim);
     blocks += 1 + divide_up(tiles_of(shape.shared_dim), groups);
   }
-  start(stream, shape, kernels.norm_route.of(params.tokens), blocks, warps_of(shape.hidden) * 32,
-        hidden_shared_bytes(shape, params.tokens), params);
+  start(stream, shape, kernels.norm_route.of(params.tokens), blocks,
+        warps_of(shape.hidden, kHiddenSpan) * 32, hidden_shared_bytes(shape, params.tokens),
+        params);
 }
 
 // Gate and up of each distinct expert once (35B, one token: 16.8 MB, 34 MFLOP). Units of work are
@@ -171,10 +172,12 @@ void experts_gate_up(gpu::Stream& stream, const DecodeKernels& kernels,
   check_tokens(params.tokens);
   CHECK(params.experts.width == shape.expert_dim, params.experts.width, shape.expert_dim);
   const int distinct = std::min(params.tokens * shape.top_k, shape.experts);
-  const int units = divide_up(distinct * tiles_of(shape.expert_dim), groups_of(shape.hidden));
+  const int units =
+      divide_up(distinct * tiles_of(shape.expert_dim), groups_of(shape.hidden, kHiddenSpan));
   const int blocks = divide_up(units, divide_up(units, shape.multiprocessors));
   start(stream, shape, kernels.experts_gate_up.of(params.tokens), blocks,
-        warps_of(shape.hidden) * 32, hidden_shared_bytes(shape, params.tokens), params);
+        warps_of(shape.hidden, kHiddenSpan) * 32, hidden_shared_bytes(shape, params.tokens),
+        params);
 }
 
 // Down of each distinct expert and of the shared one once (35B, one token: 9.4 MB, 19 MFLOP). A
@@ -203,7 +206,7 @@ void norm_head(gpu::Stream& stream, const DecodeKernels& kernels, const NormHead
   check_matrix(params.head, kernels.shape.hidden);
   CHECK(params.rows >= 1 && params.rows <= params.tokens, params.rows, params.tokens);
   start(stream, kernels.shape, kernels.norm_head.of(params.rows), head_candidates(kernels),
-        warps_of(kernels.shape.hidden) * 32,
+        warps_of(kernels.shape.hidden, kHiddenSpan) * 32,
         hidden_shared_bytes(kernels.shape, params.rows,
                             head_ring_depth(arch_constant(kernels.shape), params.rows)),
         params);

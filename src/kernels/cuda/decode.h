@@ -1,9 +1,9 @@
 // A decode step's matrix products (1..16 tokens): what to launch, and what each launch computes.
 //
 // Every kernel reads each weight once whatever the number of tokens, and sums an output element in
-// one order that depends on the shapes alone: 128 products at a time on the tensor cores,
-// 128-slices of a 256-slice in order, 256-slices in order, experts in slot order. No atomics, no
-// counters: scratch needs no clearing.
+// one order that depends on the shapes alone: two chains of products in the tensor cores for each
+// 128 bytes of a row, added; those in order within a warp's slice; slices in order; experts in slot
+// order. No atomics, no counters: scratch needs no clearing.
 //
 // Numbers: activations BF16, products exact, sums FP32 (ops.h under Precision::kBfloat16). FP8
 // weights meet activations in F16: a vector is multiplied by the power of two that brings its
@@ -19,15 +19,13 @@
 // experts_gate_up. All are captured on one stream; none allocates or blocks.
 #pragma once
 
+#include "src/gpu/launch.h"
 #include "src/kernels/cuda/decode_params.h"
 
 namespace moray::gpu {
 class KernelSet;
 class Stream;
-struct DeviceInfo;
 }  // namespace moray::gpu
-
-#include "src/gpu/launch.h"
 
 namespace moray::cuda {
 
@@ -40,10 +38,12 @@ struct DecodeShape {
   int arch = 0;  // 89, 90 or 120
 };
 
-// One kernel for steps of up to 8 tokens, one for up to 16.
+// The same computation compiled for one token, up to 8 and up to 16; a token's bits do not differ.
 struct ByTokens {
-  gpu::Kernel up_to_8, up_to_16;
-  const gpu::Kernel& of(int tokens) const { return tokens <= 8 ? up_to_8 : up_to_16; }
+  gpu::Kernel one, up_to_8, up_to_16;
+  const gpu::Kernel& of(int tokens) const {
+    return tokens == 1 ? one : tokens <= 8 ? up_to_8 : up_to_16;
+  }
 };
 struct DecodeKernels {
   DecodeShape shape;
@@ -62,7 +62,7 @@ void embed_step(gpu::Stream& stream, const DecodeKernels& kernels, const EmbedPa
 void norm_project(gpu::Stream& stream, const DecodeKernels& kernels,
                   const NormProjectParams& params);
 
-// residual[t, :] = round(residual[t, :] + W x[t, :]).
+// residual[t, :] = round(residual[t, :] + W x[t, :]); W of the format that kProjectionFp8 says.
 void project_add(gpu::Stream& stream, const DecodeKernels& kernels, const ProjectAddParams& params);
 
 // x[t, :] = round(norm(residual[t, :])); logits = W_router x; shared_logit = W_shared_gate x; and

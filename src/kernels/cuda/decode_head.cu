@@ -13,8 +13,8 @@ using namespace moray::cuda;
 namespace {
 
 constexpr int kSlices = kHiddenSlices;
-constexpr int kGroups = groups_of(kHidden);
-constexpr int kThreads = warps_of(kHidden) * 32;
+constexpr int kGroups = groups_of(kHidden, kHiddenSpan);
+constexpr int kThreads = warps_of(kHidden, kHiddenSpan) * 32;
 constexpr Format kHeadFormat = kHeadFp8 ? Format::kFp8 : Format::kBf16;
 
 extern __shared__ char4 shared_memory[];
@@ -40,9 +40,9 @@ __device__ __forceinline__ Candidate best_of_lanes(Candidate mine) {
   return mine;
 }
 
-template <int kWidth>
+template <int kTokens>
 __device__ __forceinline__ void norm_head(const NormHeadParams& p) {
-  constexpr int kDepth = head_ring_depth(kArch, kWidth * 8);
+  constexpr int kDepth = head_ring_depth(kArch, kTokens);
   constexpr int kRowSets = kThreads / kTileRows;  // threads finish 16 rows of a token at a time
   static_assert(kRowSets >= 16);
   __shared__ NormSums sums;
@@ -50,8 +50,9 @@ __device__ __forceinline__ void norm_head(const NormHeadParams& p) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int slice = warp % kSlices, group = warp / kSlices;
   char* const rings = reinterpret_cast<char*>(shared_memory);
-  const PartialSums partials{rings + kThreads / 32 * kDepth * kSlotBytes, scratch_bytes(p.rows),
-                             p.rows};
+  const int rows = kTokens == 1 ? 1 : p.rows;
+  const PartialSums<kTokens> partials{rings + kThreads / 32 * kDepth * kRingSlotBytes,
+                                      scratch_bytes(kArch, rows), rows};
   const Matrix& w = p.head;
   const int units = ((w.rows + kTileRows - 1) / kTileRows + kGroups - 1) / kGroups;
   const int blocks = gridDim.x;
@@ -60,26 +61,27 @@ __device__ __forceinline__ void norm_head(const NormHeadParams& p) {
     return (static_cast<int>(blockIdx.x) + j * blocks) * kGroups + of_group;
   };
   const auto locate = [&](int j) {
-    return tile_of<kHeadFormat>(static_cast<const char*>(w.data), w.scales, w.rows, w.stride,
-                                (w.cols + 127) / 128, tile_at(j, group));
+    return tile_of<kHeadFormat>(static_cast<const char*>(w.data), w.scales, w.rows,
+                                stride_of(kHidden), (kHidden + 127) / 128, tile_at(j, group));
   };
-  WeightRing<kHeadFormat, kDepth> ring{
-      rings + warp * kDepth * kSlotBytes, w.stride, w.cols, slice, lane, 0};
+  WeightRing<kHeadFormat, kHiddenSpan, kDepth, stride_of(kHidden)> ring(rings, warp, 0, kHidden,
+                                                                        slice, lane);
   ring.fill(count, locate);
   NormWeights norm;
   norm.load(p.norm_weight, slice, lane);
   let_next_start();
   wait_for_previous();
-  Activations<kWidth> x;
-  norm_slice<kHeadFormat>(x, p.residual + (p.tokens - p.rows) * kHidden, p.rows, norm, sums,
-                          partials.scratch + warp * partials.warp_bytes, nullptr, slice, lane);
+  Activations<widths_of(kTokens), kHiddenSpan> x;
+  norm_slice<kHeadFormat, kTokens>(x, p.residual + (p.tokens - rows) * kHidden, rows, norm, sums,
+                                   partials.scratch + warp * partials.warp_bytes, nullptr, slice,
+                                   lane);
   // This thread finishes row r of token `token` in the tiles `set`, set + sets, ... of each batch.
   const int r = threadIdx.x % kTileRows, row_set = threadIdx.x / kTileRows;
-  const int token = row_set % p.rows, sets = kRowSets / p.rows, set = row_set / p.rows;
+  const int token = row_set % rows, sets = kRowSets / rows, set = row_set / rows;
   Candidate mine{0, -1};
   ring.run(
       count, locate, x, [](int) {},
-      [&](int j, const float(&sum)[kWidth][4]) {
+      [&](int j, const float(&sum)[widths_of(kTokens)][4]) {
         partials.put(warp, j, sum, lane);
         int first;
         if (!partials.batch_done(j, count, first) || set >= sets) return;
@@ -96,9 +98,9 @@ __device__ __forceinline__ void norm_head(const NormHeadParams& p) {
   mine = best_of_lanes<kTileRows>(mine);
   if (r == 0) best[row_set] = mine;
   __syncthreads();
-  if (threadIdx.x < p.rows) {
+  if (threadIdx.x < rows) {
     Candidate winner{0, -1};
-    for (int i = 0; i < sets; ++i) winner = better(winner, best[i * p.rows + threadIdx.x]);
+    for (int i = 0; i < sets; ++i) winner = better(winner, best[i * rows + threadIdx.x]);
     p.candidates[threadIdx.x * blocks + blockIdx.x] = winner;
   }
 }
@@ -108,12 +110,16 @@ constexpr int kGreedyThreads = 512;  // a warp for each of up to 16 rows
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    norm_head_8(const __grid_constant__ NormHeadParams p) {
+    norm_head_1(const __grid_constant__ NormHeadParams p) {
   norm_head<1>(p);
 }
 extern "C" __global__ void __launch_bounds__(kThreads)
+    norm_head_8(const __grid_constant__ NormHeadParams p) {
+  norm_head<8>(p);
+}
+extern "C" __global__ void __launch_bounds__(kThreads)
     norm_head_16(const __grid_constant__ NormHeadParams p) {
-  norm_head<2>(p);
+  norm_head<16>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(kGreedyThreads)

@@ -12,26 +12,32 @@ namespace moray::cuda {
 using Bfloat16 = unsigned short;
 
 inline constexpr int kProjectTargetsMax = 4;
-// Columns of a matrix that one warp multiplies; a block has one warp for each such slice.
-inline constexpr int kSliceColumns = 256;
 inline constexpr int kDecodeColumnsMax = 4096;
 inline constexpr int kRoutedExpertsMax = 512;
 inline constexpr int kTopKMax = 16;
 inline constexpr int kTileRows = 16;  // rows of a matrix that one product takes
 
 // Shapes of a block, shared by launchers and kernels. A block has one warp for each slice of the
-// columns, and as many groups of such warps as make at least 8; each group has tiles of its own.
-constexpr int slices_of(int columns) {
-  return (columns + kSliceColumns - 1) / kSliceColumns;
+// columns, and as many groups of such warps as make at least 8; each group has tiles of its own. A
+// slice is one or two blocks of 128 columns, those of an FP8 scale: one where a block streams many
+// tiles (more warps hide more latency), two where a warp has little to stream but one tile.
+inline constexpr int kSliceUnit = 128;
+inline constexpr int kHiddenSpan = 1, kAddSpan = 2, kInnerSpan = 2;
+constexpr int slices_of(int columns, int span) {
+  return (columns + span * kSliceUnit - 1) / (span * kSliceUnit);
 }
-constexpr int groups_of(int columns) {
-  return (7 + slices_of(columns)) / slices_of(columns);
+constexpr int groups_of(int columns, int span) {
+  return (7 + slices_of(columns, span)) / slices_of(columns, span);
 }
-constexpr int warps_of(int columns) {
-  return slices_of(columns) * groups_of(columns);
+constexpr int warps_of(int columns, int span) {
+  return slices_of(columns, span) * groups_of(columns, span);
 }
-// Groups of weights (4 KiB) that a warp has in flight. 8 warps x 3 are 96 KiB a multiprocessor on
-// sm_90, half of its shared memory, so that two kernels overlap; sm_89 and sm_120 have 100 KiB.
+
+// A slot of a warp's ring holds a group: 16 rows x 128 bytes and an FP8 scale.
+inline constexpr int kGroupBytes = kTileRows * 128;
+inline constexpr int kRingSlotBytes = kGroupBytes + 16;
+// Slots a warp. 16 warps x 3 are 96 KiB a multiprocessor on sm_90, less than half of its shared
+// memory, so that two kernels overlap; sm_89 and sm_120 have 100 KiB.
 constexpr int ring_depth(int arch, int tokens) {
   return arch == 900 ? (tokens <= 8 ? 3 : 2) : (tokens <= 8 ? 2 : 1);
 }
@@ -39,31 +45,43 @@ constexpr int ring_depth(int arch, int tokens) {
 constexpr int head_ring_depth(int arch, int tokens) {
   return arch == 900 ? (tokens <= 8 ? 5 : 4) : ring_depth(arch, tokens);
 }
-// project_add: a block has one tile a group, so more slots than its parts would be idle.
+// project_add: a block has one tile a group, all of it in flight at once where it fits.
 constexpr int add_ring_depth(int arch, bool fp8) {
-  return arch == 900 && !fp8 ? 2 : 1;
+  return kAddSpan * (arch == 900 && !fp8 ? 2 : 1);
 }
-inline constexpr int kRingSlotBytes = 16 * 256 + 16;
-// experts_down: warps of a block. One token has top_k + 1 entries of one slice set each; at most 24
-// warps keep 80 registers a thread, 16 tokens need 128; sm_89 and sm_120 have less shared memory.
+// experts_down: a block's warps, in groups of one warp a slice; a group takes every n-th entry (a
+// distinct expert or the shared one) of its rows. One token: all entries in flight at once, one a
+// group with up to 18 warps, else two a group, so that the block leaves room for a neighbour.
+// Several tokens: as many warps as their registers allow; sm_89 and sm_120 have less shared memory.
+constexpr int inner_slices(int expert_dim, int shared_dim) {
+  return slices_of(expert_dim > shared_dim ? expert_dim : shared_dim, kInnerSpan);
+}
+constexpr int down_groups(int arch, int tokens, int slices, int entries) {
+  const int limit = (arch != 900 ? 12 : tokens == 1 ? 18 : tokens <= 8 ? 16 : 12) / slices;
+  if (arch == 900 && tokens == 1 && entries > limit) return (entries + 1) / 2;
+  return entries < limit ? entries : limit > 0 ? limit : 1;
+}
 constexpr int down_warps(int arch, int tokens, int top_k, int expert_dim, int shared_dim) {
-  const int slices = slices_of(expert_dim > shared_dim ? expert_dim : shared_dim);
-  const int limit = arch == 900 ? (tokens <= 8 ? 24 : 16) : 12;
-  const int entries = top_k + (shared_dim > 0 ? 1 : 0);
-  const int groups = limit / slices < entries ? limit / slices : entries;
-  return slices * (groups < 1 ? 1 : groups);
+  const int slices = inner_slices(expert_dim, shared_dim);
+  return slices * down_groups(arch, tokens, slices, top_k + (shared_dim > 0 ? 1 : 0));
 }
-constexpr int down_ring_depth(int arch) {
-  return arch == 900 ? 2 : 1;
+constexpr int down_ring_depth(int arch, int tokens, int top_k, int expert_dim, int shared_dim) {
+  const int warps = down_warps(arch, tokens, top_k, expert_dim, shared_dim);
+  const int entries = (top_k + (shared_dim > 0 ? 1 : 0)) * inner_slices(expert_dim, shared_dim);
+  return kInnerSpan * (arch == 900 && (tokens > 1 || warps < entries) ? 2 : 1);
 }
-// A warp's scratch: normed vectors of 4 tokens on their way into registers, then the sums of two
-// batches of kBatchTiles tiles.
+// A warp's scratch: normed vectors of 4 tokens on their way into registers, then the sums of
+// batches of kBatchTiles tiles: two batches where memory allows, so that one barrier each will do.
 inline constexpr int kBatchTiles = 2;
-inline constexpr int kStagedTokenBytes = kSliceColumns * 2 + 16;  // 16: spreads tokens over banks
-inline constexpr int kPartialTokenFloats = kTileRows + 4;         // 4: likewise
-constexpr int scratch_bytes(int tokens) {
+inline constexpr int kStagedTokenBytes = kSliceUnit * 2 + 16;  // 16: spreads tokens over banks
+inline constexpr int kPartialTokenFloats = kTileRows + 4;      // 4: likewise
+constexpr int partial_buffers(int arch, int tokens) {
+  return tokens == 1 || (arch == 900 && tokens <= 8) ? 2 : 1;
+}
+constexpr int scratch_bytes(int arch, int tokens) {
   const int staged = (tokens < 4 ? tokens : 4) * kStagedTokenBytes;
-  const int partials = 2 * kBatchTiles * tokens * kPartialTokenFloats * 4;
+  const int partials =
+      partial_buffers(arch, tokens) * kBatchTiles * tokens * kPartialTokenFloats * 4;
   return staged > partials ? staged : partials;
 }
 constexpr int add_scratch_bytes(int tokens) {  // a warp of project_add: one tile
@@ -73,12 +91,16 @@ constexpr int add_scratch_bytes(int tokens) {  // a warp of project_add: one til
 // choice of experts uses 16 bytes an expert before.
 constexpr int down_shared_bytes(int arch, int tokens, int top_k, int experts, int expert_dim,
                                 int shared_dim) {
-  const int slices = slices_of(expert_dim > shared_dim ? expert_dim : shared_dim);
-  const int products = tokens * (top_k + 1) * slices * kTileRows * 4;
+  const int products = tokens * (top_k + 1) * inner_slices(expert_dim, shared_dim) * kTileRows * 4;
   const int choice = tokens > 1 ? experts * 16 : 0;
-  return down_warps(arch, tokens, top_k, expert_dim, shared_dim) * down_ring_depth(arch) *
-             kRingSlotBytes +
+  return down_warps(arch, tokens, top_k, expert_dim, shared_dim) *
+             down_ring_depth(arch, tokens, top_k, expert_dim, shared_dim) * kRingSlotBytes +
          (products > choice ? products : choice);
+}
+
+// Elements a row of a weight matrix takes in memory (params.h, Matrix::stride).
+constexpr int stride_of(int columns) {
+  return (columns + 63) / 64 * 64;
 }
 
 struct EmbedParams {
@@ -122,7 +144,7 @@ struct RoutingBuffers {
 };
 // Elements of a row of RoutingBuffers::inner.
 constexpr int inner_stride(int expert_dim, int shared_dim) {
-  return ((expert_dim > shared_dim ? expert_dim : shared_dim) + 63) / 64 * 64;
+  return stride_of(expert_dim > shared_dim ? expert_dim : shared_dim);
 }
 
 struct NormRouteParams {

@@ -1,7 +1,6 @@
 // W8A8 products of a prefill block: E4M3 activations times E4M3 weights on the tensor cores.
 //
-//   y[t, n] = sum_s xs[t, s] ws[n / 128, s] (sum over the 128 columns of slice s of x[t, k] w[n,
-//   k])
+//   y[t, n] = sum_s xs[t, s] ws[n / 128, s] sum_k x[t, k] w[n, k],  k in the 128 columns of slice s
 // with x, w the stored codes and xs, ws their FP32 scales. The inner sum is the tensor core's, with
 // FP32 accumulators (on sm_90 the unit keeps about 13 fraction bits of the largest addend, which is
 // why no sum in it is longer than a slice); everything outside it is FP32, slices in order. So an

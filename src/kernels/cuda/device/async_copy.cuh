@@ -7,6 +7,10 @@
 
 #include "number.cuh"
 
+struct alignas(8) Pack8 {
+  uint32 word[2];
+};
+
 __device__ __forceinline__ uint32 shared_offset(const void* pointer) {
   return static_cast<uint32>(__cvta_generic_to_shared(pointer));
 }
@@ -40,6 +44,14 @@ __device__ __forceinline__ Pack16 load_fresh(const void* address) {
   Pack16 pack;
   asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(pack.word[0]), "=r"(pack.word[1]), "=r"(pack.word[2]), "=r"(pack.word[3])
+               : "l"(address)
+               : "memory");
+  return pack;
+}
+__device__ __forceinline__ Pack8 load_fresh_8(const void* address) {
+  Pack8 pack;
+  asm volatile("ld.global.cg.v2.u32 {%0,%1}, [%2];"
+               : "=r"(pack.word[0]), "=r"(pack.word[1])
                : "l"(address)
                : "memory");
   return pack;

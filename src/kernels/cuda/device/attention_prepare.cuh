@@ -60,40 +60,48 @@ __device__ __forceinline__ void store_row(const AttentionStepParams& params, Sha
   params.cache.value_scales[to] = value_scale;
 }
 
-// A warp takes a column's query (zero beyond the run's) and a token's key and value at a time; all
-// three are requested before the first is used.
+// A warp takes every eighth column's query (zero beyond the run's), all requested at once, then
+// every eighth token's key and value, the first requested with the queries.
 template <int N>
 __device__ __forceinline__ void prepare(const AttentionStepParams& params, Shared<N>& shared,
                                         const Preparation& p) {
   const int warp = threadIdx.x / 32;
   float* const scratch = shared.loop.scratch[warp];
-  for (int i = warp; i < 8 * N || i < p.new_rows; i += kStepWarps) {
-    const int column = p.first_column + i, token = p.first_token + column / kGroup;
+  const auto token_of = [&](int column) { return p.first_token + column / kGroup; };
+  const auto load_row = [&](int token, float(&key)[kHeadLaneDims], float(&value)[kHeadLaneDims]) {
+    const long long from = static_cast<long long>(token * kKvHeads + p.kv_head) * kHeadDim;
+    load_head(params.k + from, key);
+    load_head(params.v + from, value);
+  };
+  float query[N][kHeadLaneDims] = {}, key[kHeadLaneDims], value[kHeadLaneDims];
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const int column = p.first_column + 8 * j + warp;
+    if (column >= p.columns) continue;
     const int head = p.kv_head * kGroup + column % kGroup;
-    const bool has_query = i < 8 * N && column < p.columns, has_row = i < p.new_rows;
-    float query[kHeadLaneDims] = {}, key[kHeadLaneDims], value[kHeadLaneDims];
-    if (has_query) {
-      const float* const from =
-          params.q_gate + static_cast<long long>(token * kHeads + head) * kQueryStride;
-      load_head(from, query);
-      if (kHasGate) prefetch_gate(from + kHeadDim);
+    const float* const from =
+        params.q_gate + static_cast<long long>(token_of(column) * kHeads + head) * kQueryStride;
+    load_head(from, query[j]);
+    if (kHasGate) prefetch_gate(from + kHeadDim);
+  }
+  if (warp < p.new_rows) load_row(warp, key, value);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const int column = p.first_column + 8 * j + warp;
+    if (column < p.columns) {
+      prepare_head(query[j],
+                   head_tables(params.weights.q_norm, params.weights.inv_freq,
+                               p.position + token_of(column)),
+                   scratch);
     }
-    if (has_row) {
-      const long long from = static_cast<long long>(i * kKvHeads + p.kv_head) * kHeadDim;
-      load_head(params.k + from, key);
-      load_head(params.v + from, value);
-    }
-    if (has_query) {
-      const HeadTables tables =
-          head_tables(params.weights.q_norm, params.weights.inv_freq, p.position + token);
-      prepare_head(query, tables, scratch);
-    }
-    if (i < 8 * N) store_query(shared, i, query);
-    if (!has_row) continue;
-    const HeadTables tables =
-        head_tables(params.weights.k_norm, params.weights.inv_freq, p.position + i);
-    prepare_head(key, tables, scratch);
-    store_row(params, shared, p, i, key, value);
+    store_query(shared, 8 * j + warp, query[j]);
+  }
+  for (int token = warp; token < p.new_rows; token += kStepWarps) {
+    if (token != warp) load_row(token, key, value);
+    prepare_head(key,
+                 head_tables(params.weights.k_norm, params.weights.inv_freq, p.position + token),
+                 scratch);
+    store_row(params, shared, p, token, key, value);
   }
 }
 

@@ -2,22 +2,22 @@
 //
 // Every block computes it for itself: 2 hidden bytes a token from L2 cost less than one more
 // launch. A warp holds one 256-column slice (8 columns a lane); only sums of squares and largest
-// magnitudes cross warps. Order of the sum: a lane's 8 columns, lanes as a tree, slices in order.
+// magnitudes cross warps. Order of the sum: a lane's 4 columns, lanes as a tree, slices in order.
 #pragma once
 
 #include "activations.cuh"
 #include "constants.cuh"
 
-inline constexpr int kHiddenSlices = moray::cuda::slices_of(kHidden);
+inline constexpr int kHiddenSlices = moray::cuda::slices_of(kHidden, moray::cuda::kHiddenSpan);
 
 // What norm weights a lane needs: loaded before wait_for_previous().
 struct NormWeights {
-  float w[8];
+  float w[4];
 
   __device__ __forceinline__ void load(const float* weights, int slice, int lane) {
-    const int k = slice * moray::cuda::kSliceColumns + lane * 8;
+    const int k = slice * moray::cuda::kSliceUnit + lane * 4;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) w[i] = k < kHidden ? weights[k + i] : 0.0f;
+    for (int i = 0; i < 4; ++i) w[i] = k < kHidden ? weights[k + i] : 0.0f;
   }
   __device__ __forceinline__ float factor(int i) const {
     return kZeroCentredNorms ? 1.0f + w[i] : w[i];
@@ -52,24 +52,25 @@ __device__ __forceinline__ float warp_largest(float value) {
 // x <- the slice of round(norm(residual)); all threads of the block call it, warps of one slice get
 // equal bits. `staging`: this warp's 4 x kStagedTokenBytes of shared memory. Where `store` is not
 // null, the rounded vectors go there too, [tokens, hidden].
-template <Format kFormat, int kWidth>
-__device__ __forceinline__ void norm_slice(Activations<kWidth>& x, const Bfloat16* residual,
-                                           int tokens, const NormWeights& weights, NormSums& sums,
+template <Format kFormat, int kTokens>
+__device__ __forceinline__ void norm_slice(Activations<widths_of(kTokens), 1>& x,
+                                           const Bfloat16* residual, int tokens,
+                                           const NormWeights& weights, NormSums& sums,
                                            char* staging, Bfloat16* store, int slice, int lane) {
-  constexpr int kTokens = kWidth * 8;
-  const int k = slice * moray::cuda::kSliceColumns + lane * 8;
-  Pack16 raw[kTokens];
+  constexpr int kWidth = widths_of(kTokens);
+  const int k = slice * moray::cuda::kSliceUnit + lane * 4;
+  Pack8 raw[kTokens];
 #pragma unroll
   for (int n = 0; n < kTokens; ++n) {
-    raw[n] = Pack16{};
-    if (n < tokens && k < kHidden) raw[n] = load_fresh(residual + n * kHidden + k);
+    raw[n] = Pack8{};
+    if (n < tokens && k < kHidden) raw[n] = load_fresh_8(residual + n * kHidden + k);
   }
+  // Absent tokens are zeros and go along: independent chains overlap.
 #pragma unroll
   for (int n = 0; n < kTokens; ++n) {
-    if (n >= tokens) break;
     float squares = 0, largest = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2; ++i) {
       const float low = bf16_low(raw[n].word[i]), high = bf16_high(raw[n].word[i]);
       squares = fmaf(low, low, squares);
       squares = fmaf(high, high, squares);
@@ -86,7 +87,7 @@ __device__ __forceinline__ void norm_slice(Activations<kWidth>& x, const Bfloat1
   __syncthreads();
   // Lane n looks after token n.
   float squares = 0, largest = 0;
-  if (lane < tokens) {
+  if (lane < kTokens) {
 #pragma unroll
     for (int s = 0; s < kHiddenSlices; ++s) {
       squares += sums.squares[s][lane];
@@ -100,27 +101,26 @@ __device__ __forceinline__ void norm_slice(Activations<kWidth>& x, const Bfloat1
 #pragma unroll
   for (int round = 0; round < kWidth * 2; ++round) {  // of 4 tokens
     const int width = round >> 1;
-    if (round * 4 < tokens) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int n = round * 4 + i;
-        if (n >= tokens) break;
-        const float factor = __shfl_sync(~0u, rms_inverse, n);
-        const float scale = __shfl_sync(~0u, power.scale, n);
-        Pack16 normed;
+    for (int i = 0; i < 4; ++i) {
+      const int n = round * 4 + i;
+      if (n >= kTokens) break;
+      const float factor = __shfl_sync(~0u, rms_inverse, n);
+      const float scale = __shfl_sync(~0u, power.scale, n);
+      Pack8 normed;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          normed.word[j] = k < kHidden ? weights.apply(raw[n].word[j], j, factor) : 0;
-        }
-        if (store != nullptr && k < kHidden) {
-          *reinterpret_cast<Pack16*>(store + n * kHidden + k) = normed;
-        }
-        if (kFormat == Format::kFp8) {
+      for (int j = 0; j < 2; ++j) {
+        normed.word[j] = k < kHidden ? weights.apply(raw[n].word[j], j, factor) : 0;
+      }
+      if (store != nullptr && k < kHidden && n < tokens) {
+        *reinterpret_cast<Pack8*>(store + n * kHidden + k) = normed;
+      }
+      if (kFormat == Format::kFp8) {
 #pragma unroll
-          for (int j = 0; j < 4; ++j) normed.word[j] = bf16x2_scaled_f16x2(normed.word[j], scale);
-        }
-        *reinterpret_cast<Pack16*>(staging + i * moray::cuda::kStagedTokenBytes + lane * 16) =
-            normed;
+        for (int j = 0; j < 2; ++j) normed.word[j] = bf16x2_scaled_f16x2(normed.word[j], scale);
+      }
+      if (n < tokens) {
+        *reinterpret_cast<Pack8*>(staging + i * moray::cuda::kStagedTokenBytes + lane * 8) = normed;
       }
     }
     __syncwarp();
@@ -128,7 +128,7 @@ __device__ __forceinline__ void norm_slice(Activations<kWidth>& x, const Bfloat1
       const char* const from = staging + (g & 3) * moray::cuda::kStagedTokenBytes;
       const bool present = width * 8 + g < tokens;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {  // 8 columns each
+      for (int i = 0; i < 4; ++i) {  // 8 columns each
         const int column =
             kFormat == Format::kFp8 ? (i >> 1) * 64 + t * 16 + (i & 1) * 8 : i * 32 + t * 8;
         Pack16 piece = {};

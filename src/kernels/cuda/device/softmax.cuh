@@ -31,4 +31,11 @@ __device__ __forceinline__ float one_plus_exp(float x) {
   return 1.0f + exp2_fast(1.44269504f * x);
 }
 
+// Within 2^-21, relative; 0 below about -88.
+__device__ __forceinline__ float sigmoid_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(one_plus_exp(-x)));
+  return y;
+}
+
 }  // namespace moray::cuda
