@@ -73,7 +73,7 @@ constexpr std::array kLocalMemory = {
                 "in memory is indices of the epilogue"},
     LocalMemory{"experts_down_8", 8,
                 "widths of three slices: one pair of words, outside the loop over weights"},
-    LocalMemory{"attention_step_wide", 104,
+    LocalMemory{"attention_step_wide", 192,
                 "head_dim 256: a few words a lane and tile of 128 keys; fewer columns a pass would "
                 "read the cache more often"},
 };
