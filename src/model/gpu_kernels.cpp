@@ -156,8 +156,7 @@ Result<GpuKernels> build_gpu_kernels(const std::shared_ptr<gpu::Device>& device,
                                                      .top_k = k.top_k,
                                                      .expert_dim = k.expert_dim,
                                                      .shared_dim = k.shared_dim,
-                                                     .multiprocessors = k.multiprocessors,
-                                                     .arch = k.arch});
+                                                     .multiprocessors = k.multiprocessors});
   kernels.has_w8a8 = fits_w8a8(c, formats);
   if (kernels.has_w8a8) {
     kernels.w8a8 = cuda::find_w8a8_kernels(set, k.arch, k.multiprocessors);

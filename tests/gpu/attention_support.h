@@ -1,5 +1,4 @@
-// What tests of attention on the GPU share: shapes, their kernels, sequences, runs by step and
-// block.
+// What tests of attention on the GPU share: sequences, runs by step and by block, comparisons.
 //
 // The cache is NaN wherever no token has been, outputs are NaN before the call, and buffers end in
 // guards, so that a row too many, a row too few and a stray write all show.
@@ -7,13 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include <future>
-#include <map>
-
-#include "src/gpu/program.h"
 #include "src/kernels/cuda/attention.h"
-#include "src/kernels/cuda/constants.h"
-#include "src/kernels/cuda/sources.h"
+#include "tests/gpu/attention_kernels.h"
 #include "tests/gpu/device.h"
 #include "tests/kernels/support.h"
 #include "tests/support/gates.h"
@@ -21,92 +15,6 @@
 namespace moray::attention {
 
 using gpu::DeviceArray;
-
-struct Dimensions {
-  int heads, kv_heads, head_dim, rotary_dim;
-  bool has_gate;
-  NormKind kind;
-};
-
-inline const Dimensions k35b{16, 2, 256, 64, true, NormKind::kZeroCentred};
-inline const std::vector<Dimensions> kShapes = {
-    k35b,
-    {32, 4, 128, 128, false, NormKind::kPlain},     // the 30B coder
-    {4, 2, 256, 64, true, NormKind::kZeroCentred},  // moray-nano: two heads a KV head
-    {3, 3, 32, 8, true, NormKind::kZeroCentred},    // one
-    {12, 1, 64, 64, false, NormKind::kZeroCentred},
-};
-inline constexpr float kRopeScale = 1.1f, kEps = 1e-6f;
-
-// An FP8 cache is tried on the widest heads and the narrowest.
-inline bool has_fp8_tests(const Dimensions& d) {
-  return d.heads == 16 || d.head_dim == 32;
-}
-
-inline std::string trace(const Dimensions& d) {
-  return "heads " + std::to_string(d.heads) + '/' + std::to_string(d.kv_heads) + 'x' +
-         std::to_string(d.head_dim);
-}
-
-inline cuda::AttentionShape shape_of(const Dimensions& d, bool kv_fp8) {
-  const gpu::DeviceInfo& info = gpu::test_device()->info();
-  return {.heads = d.heads,
-          .kv_heads = d.kv_heads,
-          .head_dim = d.head_dim,
-          .has_gate = d.has_gate,
-          .multiprocessors = info.multiprocessors,
-          .arch = info.arch(),
-          .kv_fp8 = kv_fp8};
-}
-
-struct BuiltKernels {
-  std::shared_ptr<const gpu::KernelSet> set;
-  cuda::AttentionKernels kernels;
-};
-
-inline BuiltKernels build_kernels(const Dimensions& d, bool kv_fp8) {
-  const cuda::AttentionShape shape = shape_of(d, kv_fp8);
-  cuda::Constants constants;
-  constants.arch = shape.arch;
-  constants.multiprocessors = shape.multiprocessors;
-  constants.norm_eps = kEps;
-  constants.zero_centred_norms = d.kind == NormKind::kZeroCentred;
-  constants.heads = d.heads;
-  constants.kv_heads = d.kv_heads;
-  constants.head_dim = d.head_dim;
-  constants.rotary_dim = d.rotary_dim;
-  constants.has_gate = d.has_gate;
-  constants.rope_scale = kRopeScale;
-  constants.kv_fp8 = kv_fp8;
-  auto set = gpu::KernelSet::build(gpu::test_device(),
-                                   {.sources = cuda::sources(),
-                                    .programs = cuda::attention_programs(shape),
-                                    .constants = cuda::constants_text(constants)},
-                                   {});
-  EXPECT_TRUE(set.ok()) << set.status().message();
-  if (!set.ok()) return {};
-  return {*set, cuda::AttentionKernels::find(**set, shape)};
-}
-
-// The kernels of a shape; all shapes are built together on first use, which takes as long as one
-// where there are cores enough. Null when that failed, after saying why.
-inline const cuda::AttentionKernels* kernels_of(const Dimensions& d, bool kv_fp8 = false) {
-  static const std::map<std::string, BuiltKernels> all = [] {
-    std::map<std::string, std::future<BuiltKernels>> pending;
-    for (const Dimensions& shape : kShapes) {
-      for (bool fp8 : {false, true}) {
-        if (fp8 && !has_fp8_tests(shape)) continue;
-        pending[trace(shape) + (fp8 ? " FP8" : "")] =
-            std::async(std::launch::async, build_kernels, shape, fp8);
-      }
-    }
-    std::map<std::string, BuiltKernels> built;
-    for (auto& [name, future] : pending) built[name] = future.get();
-    return built;
-  }();
-  const BuiltKernels& found = all.at(trace(d) + (kv_fp8 ? " FP8" : ""));
-  return found.set != nullptr ? &found.kernels : nullptr;
-}
 
 inline std::vector<uint16_t> to_bf16(const std::vector<float>& values) {
   std::vector<uint16_t> codes;
@@ -279,11 +187,11 @@ std::vector<uint16_t> run_blocks(gpu::Stream& stream, const cuda::AttentionKerne
   return out.read();
 }
 
-// The output's own rounding leaves a root mean square of about 0.85 * 2^-9 of the values; a query
-// or key that lies on a border between two BF16 values may be rounded the other way, which moves
-// single scores by a spacing of single terms. Prefill rounds the softmax weights to BF16 as well,
-// which may double that. The loose bound is for single elements: a spacing of the element and one
-// of the values (of order 1) that were averaged.
+// The output's own rounding leaves a root mean square of about 0.85 * 2^-9 of the values, a little
+// more where few elements count; a query or key that lies on a border between two BF16 values may
+// be rounded the other way, which moves single scores by a spacing of single terms. Prefill rounds
+// the softmax weights to BF16 as well, which may double that. The loose bound is for single
+// elements: a spacing of the element and one of the values (of order 1) that were averaged.
 inline void expect_agreement(const std::vector<uint16_t>& actual,
                              const std::vector<float>& expected, bool weights_round) {
   std::vector<float> found;
@@ -293,7 +201,7 @@ inline void expect_agreement(const std::vector<uint16_t>& actual,
     squares += double{expected[i]} * expected[i];
     error_squares += std::pow(double{found[i]} - expected[i], 2);
   }
-  EXPECT_LE(std::sqrt(error_squares / squares), 0x1p-9 * (weights_round ? 2 : 1.25));
+  EXPECT_LE(std::sqrt(error_squares / squares), 0x1p-9 * (weights_round ? 2 : 1.5));
   expect_close(found.data(), expected.data(), int64_t(expected.size()), [&](int64_t i) {
     return 2 * kBf16Spacing * (std::abs(double{expected[size_t(i)]}) + 1);
   });

@@ -52,8 +52,7 @@ inline PrefillShape shape_of(const Constants& c) {
           .top_k = c.top_k,
           .expert_dim = c.expert_dim,
           .shared_dim = c.shared_dim,
-          .multiprocessors = c.multiprocessors,
-          .arch = c.arch};
+          .multiprocessors = c.multiprocessors};
 }
 
 // Compiled once a process.

@@ -32,7 +32,6 @@ struct PrefillShape {
   int hidden = 0;
   int experts = 0, top_k = 0, expert_dim = 0, shared_dim = 0;
   int multiprocessors = 0;
-  int arch = 0;  // 89, 90 or 120
 };
 
 // One kernel for each height of a tile: 32 or 64 tokens.

@@ -12,8 +12,8 @@
 // FP8 weights are widened to BF16 in registers, exactly. Sums are kept in units of the scale of the
 // block of 128 columns at hand: at a block's border they are multiplied by the ratio of its scale
 // to the next one's, at the end by the last scale. That costs one rounding a block, as adding
-// scaled partial sums would, and no second set of accumulators. Scales below
-// 2^-60 count as 2^-60. The order of summation of an element depends on `columns` alone.
+// scaled partial sums would, and no second set of accumulators. Scales below 2^-60 count as 2^-60.
+// The order of summation of an element depends on `columns` alone.
 //
 // Shared memory in 16-byte chunks, placed so that neither reads nor copies meet a bank conflict:
 // chunk c of a 128-byte row (tokens, BF16 weights) lies at c ^ key(row), with key = 2 (row % 4) for
