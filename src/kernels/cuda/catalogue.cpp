@@ -13,6 +13,10 @@ bool has_fp8_projections(const Constants& constants) {
   return constants.projection_fp8;
 }
 
+bool splits_value_heads(const Constants& constants) {
+  return constants.value_dim % 64 == 0;
+}
+
 constexpr std::array kPromises = {
     Promise{"embed_step", kEveryArch, "STG.E.128"},
     Promise{"greedy_step"},
@@ -33,6 +37,11 @@ constexpr std::array kPromises = {
     Promise{"attention_unpack"},
     Promise{"attention_prefill", kEveryArch, "HMMA.16816.F32.BF16"},
     Promise{"attention_prefill_wgmma", kSm90, "HGMMA", has_wide_heads},
+    Promise{"delta_step", kEveryArch, "LDS.128"},
+    Promise{"delta_step", kSm90 | kSm120, "STAS", splits_value_heads},
+    Promise{"delta_prepare", kEveryArch, "HMMA.16816.F32"},
+    Promise{"delta_scan", kEveryArch, "HMMA.16816.F32"},
+    Promise{"delta_finish"},
     Promise{"project_rows_*", kEveryArch, "HMMA.16816.F32.BF16"},
     Promise{"project_rows_*", kEveryArch, "LDGSTS.E.BYPASS.LTC128B.128"},
     Promise{"gate_up_rows_*", kEveryArch, "HMMA.16816.F32.BF16"},
@@ -55,6 +64,10 @@ constexpr std::array kPromises = {
 };
 
 constexpr std::array kLocalMemory = {
+    LocalMemory{
+        "delta_step", 32,
+        "sm_89, whose block has a whole head: its 512 threads leave 128 registers to each, and "
+        "eight words do not fit"},
     LocalMemory{"project_add_1", 32,
                 "64 registers a thread, so that a block of the next kernel fits beside; what waits "
                 "in memory is indices of the epilogue"},
