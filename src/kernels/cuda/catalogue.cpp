@@ -13,6 +13,10 @@ bool has_fp8_projections(const Constants& constants) {
   return constants.projection_fp8;
 }
 
+bool splits_value_heads(const Constants& constants) {
+  return constants.value_dim % 64 == 0;
+}
+
 constexpr std::array kPromises = {
     Promise{"embed_step", kEveryArch, "STG.E.128"},
     Promise{"greedy_step"},
@@ -47,6 +51,12 @@ constexpr std::array kPromises = {
     Promise{"route_rows", kEveryArch, "ATOMS"},
     Promise{"plan_tiles"},
     Promise{"place_rows", kEveryArch, "ATOMS"},
+    Promise{"delta_step", kEveryArch, "LDS.128"},
+    Promise{"delta_step", kSm90 | kSm120, "STAS", splits_value_heads},
+    Promise{"delta_prepare", kEveryArch, "HMMA.16816.F32"},
+    Promise{"delta_scan", kEveryArch, "HMMA.16816.F32"},
+    Promise{"delta_scan", kEveryArch, "LDGSTS.E.BYPASS.128"},
+    Promise{"delta_finish", kEveryArch, "HMMA.16816.F32"},
     Promise{"random_*", kEveryArch, "STG.E"},
     Promise{"read_speed", kEveryArch, "LDG.E.NA.128.CONSTANT"},
     Promise{"w8a8_*", kSm90, "QGMMA.64x128x32.F32.E4M3.E4M3"},
@@ -55,6 +65,9 @@ constexpr std::array kPromises = {
 };
 
 constexpr std::array kLocalMemory = {
+    LocalMemory{"delta_step", 48,
+                "sm_89: a block there holds a whole value head in 512 threads of 128 registers"},
+    LocalMemory{"delta_prepare", 16, "key_dim 16: a few addresses, once a block"},
     LocalMemory{"project_add_1", 24,
                 "64 registers a thread, so that a block of the next kernel fits beside; what waits "
                 "in memory is indices of the epilogue"},
