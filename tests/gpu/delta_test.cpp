@@ -2,6 +2,7 @@
 // that is handed over at every kind of border.
 #include <gtest/gtest.h>
 
+#include "tests/gpu/delta_bounds.h"
 #include "tests/gpu/delta_machine.h"
 #include "tests/support/gates.h"
 
