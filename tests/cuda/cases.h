@@ -22,6 +22,7 @@ struct CompileCase {
   std::string folder;  // of a config.json, below the source tree
   int arch = 0;
 
+  bool is_fixture() const { return folder.starts_with("tests/data/"); }
   friend void PrintTo(const CompileCase& made, std::ostream* out) { *out << made.name(); }
   std::string name() const {
     std::string text = folder.substr(folder.rfind('/') + 1) + "_sm" + std::to_string(arch);

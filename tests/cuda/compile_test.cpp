@@ -54,6 +54,8 @@ class CudaCompile : public ::testing::TestWithParam<CompileCase> {
     EXPECT_LE(kernel.static_shared, shared_bytes_max(GetParam().arch)) << kernel.name;
     EXPECT_GT(kernel.code_bytes, 0) << kernel.name;
     EXPECT_GT(kernel.param_bytes, 0) << kernel.name;
+    // Of a fixture's odd sizes only that they are right matters, not how fast.
+    if (GetParam().is_fixture()) return;
     int allowed = 0;
     for (const cuda::LocalMemory& exception : cuda::local_memory()) {
       if (cuda::names(exception.kernel, kernel.name)) allowed = exception.bytes_max;

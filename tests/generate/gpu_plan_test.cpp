@@ -51,8 +51,7 @@ Planned plan_of(const std::string& name) {
                                    .top_k = k.top_k,
                                    .expert_dim = k.expert_dim,
                                    .shared_dim = k.shared_dim,
-                                   .multiprocessors = k.multiprocessors,
-                                   .arch = 90};
+                                   .multiprocessors = k.multiprocessors};
   planned.kernels.has_w8a8 = true;
   return planned;
 }

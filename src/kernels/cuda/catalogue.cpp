@@ -37,6 +37,12 @@ constexpr std::array kPromises = {
     Promise{"attention_unpack"},
     Promise{"attention_prefill", kEveryArch, "HMMA.16816.F32.BF16"},
     Promise{"attention_prefill_wgmma", kSm90, "HGMMA", has_wide_heads},
+    Promise{"delta_step", kEveryArch, "LDS.128"},
+    Promise{"delta_step", kSm90 | kSm120, "STAS", splits_value_heads},
+    Promise{"delta_prepare", kEveryArch, "HMMA.16816.F32"},
+    Promise{"delta_scan", kEveryArch, "HMMA.16816.F32"},
+    Promise{"delta_scan", kEveryArch, "LDGSTS.E.BYPASS.128"},
+    Promise{"delta_finish", kEveryArch, "HMMA.16816.F32"},
     Promise{"project_rows_*", kEveryArch, "HMMA.16816.F32.BF16"},
     Promise{"project_rows_*", kEveryArch, "LDGSTS.E.BYPASS.LTC128B.128"},
     Promise{"gate_up_rows_*", kEveryArch, "HMMA.16816.F32.BF16"},
@@ -51,12 +57,6 @@ constexpr std::array kPromises = {
     Promise{"route_rows", kEveryArch, "ATOMS"},
     Promise{"plan_tiles"},
     Promise{"place_rows", kEveryArch, "ATOMS"},
-    Promise{"delta_step", kEveryArch, "LDS.128"},
-    Promise{"delta_step", kSm90 | kSm120, "STAS", splits_value_heads},
-    Promise{"delta_prepare", kEveryArch, "HMMA.16816.F32"},
-    Promise{"delta_scan", kEveryArch, "HMMA.16816.F32"},
-    Promise{"delta_scan", kEveryArch, "LDGSTS.E.BYPASS.128"},
-    Promise{"delta_finish", kEveryArch, "HMMA.16816.F32"},
     Promise{"random_*", kEveryArch, "STG.E"},
     Promise{"read_speed", kEveryArch, "LDG.E.NA.128.CONSTANT"},
     Promise{"w8a8_*", kSm90, "QGMMA.64x128x32.F32.E4M3.E4M3"},
@@ -65,8 +65,10 @@ constexpr std::array kPromises = {
 };
 
 constexpr std::array kLocalMemory = {
-    LocalMemory{"delta_step", 48,
-                "sm_89: a block there holds a whole value head in 512 threads of 128 registers"},
+    LocalMemory{
+        "delta_step", 48,
+        "sm_89, whose block has a whole head: its 512 threads leave 128 registers to each, and "
+        "twelve words do not fit"},
     LocalMemory{"delta_prepare", 16, "key_dim 16: a few addresses, once a block"},
     LocalMemory{"project_add_1", 24,
                 "64 registers a thread, so that a block of the next kernel fits beside; what waits "

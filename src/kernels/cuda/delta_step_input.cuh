@@ -1,10 +1,8 @@
-// What the delta step makes of its inputs: convolution, norms and gates, to shared memory; and the
-// raw inputs that later steps convolve again.
+// Input of the delta net's decode step: the convolution of q, k and v, its SiLU and norms, and the
+// raw inputs that later steps convolve again. Included by delta_step.cu alone.
 #pragma once
 
-#include "src/kernels/cuda/delta_math.cuh"
 #include "src/kernels/cuda/delta_step_place.cuh"
-#include "src/kernels/cuda/device/prefetch.cuh"
 
 namespace moray::cuda {
 namespace {
@@ -110,32 +108,6 @@ __device__ void convolve(const DeltaStepParams& p, const Place& at, const Window
     const int element = at.lane + 32 * i;
     if (element < vector.elements) keep_inputs(p, w, vector.channel(element), token, input[i]);
   }
-}
-
-// Enters the segment's tokens in the chunk's decays.
-__device__ void add_decays(const Segment& segment, int thread, Shared& shared) {
-  if (thread < segment.count) {
-    shared.decay[segment.place + thread] = shared.token_decay[segment.first + thread];
-  }
-}
-
-// beta and G of the step's tokens, a lane a token. One warp. The chunk's decays get them as well,
-// unless the old ones are still needed to fold it.
-__device__ void compute_gates(const DeltaStepParams& p, const Place& at, const Window& w,
-                              float a_log, float dt_bias, Shared& shared) {
-  float g = 0.0f;
-  if (at.lane < w.count) {
-    g = log_decay_of(p.a[at.lane * kValueHeads + at.head], a_log, dt_bias);
-    shared.beta[at.lane] = sigmoid(p.b[at.lane * kValueHeads + at.head]);
-  }
-  float total = w.pending > 0 ? shared.decay[w.pending - 1] : 0.0f;
-  for (int t = 0; t < w.count; ++t) {
-    const float own = __shfl_sync(0xffffffffu, g, t);
-    total = (w.position + t) % kChunk == 0 ? own : total + own;
-    if (at.lane == t) shared.token_decay[t] = total;
-  }
-  __syncwarp();
-  if (w.place() > 0) add_decays({0, w.first_run(), w.place()}, at.lane, shared);
 }
 
 }  // namespace
