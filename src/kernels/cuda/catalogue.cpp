@@ -70,11 +70,11 @@ constexpr std::array kLocalMemory = {
         "sm_89, whose block has a whole head: its 512 threads leave 128 registers to each, and "
         "twelve words do not fit"},
     LocalMemory{"delta_prepare", 16, "key_dim 16: a few addresses, once a block"},
-    LocalMemory{"project_add_1", 24,
+    LocalMemory{"project_add_1", 32,
                 "64 registers a thread, so that a block of the next kernel fits beside; what waits "
                 "in memory is indices of the epilogue"},
-    LocalMemory{"experts_down_8", 8,
-                "widths of three slices: one pair of words, outside the loop over weights"},
+    LocalMemory{"experts_down_8", 8, "a pair of words, outside the loop over weights"},
+    LocalMemory{"experts_down_16", 8, "likewise"},
     LocalMemory{"attention_step_wide", 192,
                 "head_dim 256: a few words a lane and tile of 128 keys; fewer columns a pass would "
                 "read the cache more often"},
