@@ -41,7 +41,8 @@ constexpr std::array kPromises = {
     Promise{"delta_step", kSm90 | kSm120, "STAS", splits_value_heads},
     Promise{"delta_prepare", kEveryArch, "HMMA.16816.F32"},
     Promise{"delta_scan", kEveryArch, "HMMA.16816.F32"},
-    Promise{"delta_finish"},
+    Promise{"delta_scan", kEveryArch, "LDGSTS.E.BYPASS.128"},
+    Promise{"delta_finish", kEveryArch, "HMMA.16816.F32"},
     Promise{"project_rows_*", kEveryArch, "HMMA.16816.F32.BF16"},
     Promise{"project_rows_*", kEveryArch, "LDGSTS.E.BYPASS.LTC128B.128"},
     Promise{"gate_up_rows_*", kEveryArch, "HMMA.16816.F32.BF16"},
@@ -65,9 +66,10 @@ constexpr std::array kPromises = {
 
 constexpr std::array kLocalMemory = {
     LocalMemory{
-        "delta_step", 32,
+        "delta_step", 48,
         "sm_89, whose block has a whole head: its 512 threads leave 128 registers to each, and "
-        "eight words do not fit"},
+        "twelve words do not fit"},
+    LocalMemory{"delta_prepare", 16, "key_dim 16: a few addresses, once a block"},
     LocalMemory{"project_add_1", 32,
                 "64 registers a thread, so that a block of the next kernel fits beside; what waits "
                 "in memory is indices of the epilogue"},

@@ -12,9 +12,7 @@ namespace moray::cuda {
 namespace {
 
 constexpr int64_t kChunk = kDeltaChunkTokens;
-constexpr uint32_t kPrepareThreads = 256, kFinishThreads = 256;  // as the kernels declare
-// A finishing block reads and writes as it goes; about four a multiprocessor of a large GPU.
-constexpr uint32_t kFinishBlocks = 528;
+constexpr uint32_t kPrepareThreads = 256;  // as the kernel declares
 
 void check_shape(const DeltaShape& shape) {
   CHECK(shape.key_heads > 0 && shape.value_heads % shape.key_heads == 0, shape.key_heads,
@@ -58,8 +56,7 @@ int64_t chunks_max(int64_t tokens) {
   return (tokens + kChunk - 1) / kChunk + 1;
 }
 
-void carve_workspace(const DeltaShape& shape, int64_t chunks, int64_t tokens, Carver& carver,
-                     DeltaBlock& block) {
+void carve_workspace(const DeltaShape& shape, int64_t chunks, Carver& carver, DeltaBlock& block) {
   const int64_t key_tiles = chunks * shape.key_heads, tiles = chunks * shape.value_heads;
   const int64_t key_tile = kChunk * delta_tile_width(shape.key_dim);
   block.queries = carver.take<unsigned short>(key_tiles * key_tile);
@@ -70,10 +67,17 @@ void carve_workspace(const DeltaShape& shape, int64_t chunks, int64_t tokens, Ca
   block.value_units = carver.take<float>(tiles);
   block.gates = carver.take<float>(tiles * kGateRows * kChunk);
   block.last_keys = carver.take<float>(shape.key_heads * kChunk * shape.key_dim);
-  block.mixed = carver.take<float>(tokens * shape.value_heads * shape.value_dim);
+  const int64_t groups = tiles * delta_tile_width(shape.value_dim) / 16;
+  block.states = carver.take<unsigned short>(groups * 16 * delta_tile_width(shape.key_dim));
+  block.writes = carver.take<unsigned short>(groups * 16 * kChunk);
+  block.units = carver.take<float>(groups * 2);
 }
 
 }  // namespace
+
+std::vector<std::string> delta_programs() {
+  return {"delta_step.cu", "delta_prepare.cu", "delta_scan.cu", "delta_finish.cu"};
+}
 
 DeltaKernels DeltaKernels::find(const gpu::KernelSet& kernels, const DeltaShape& shape) {
   check_shape(shape);
@@ -102,7 +106,7 @@ int64_t delta_arrivals_bytes(const DeltaShape& shape) {
 int64_t delta_prefill_workspace_bytes(const DeltaShape& shape, int64_t tokens) {
   Carver carver(nullptr);
   DeltaBlock block{};
-  carve_workspace(shape, chunks_max(tokens), tokens, carver, block);
+  carve_workspace(shape, chunks_max(tokens), carver, block);
   return carver.bytes();
 }
 
@@ -127,26 +131,30 @@ void delta_prefill(gpu::Stream& stream, const DeltaKernels& kernels,
   const DeltaShape& shape = kernels.shape;
   const int64_t chunk = params.position > 0 ? (params.position - 1) / kChunk : 0;
   const int64_t last_chunk = (params.position + params.tokens - 1) / kChunk;
-  DeltaBlock block{.call = params,
-                   .first_chunk = static_cast<int>(chunk * kChunk),
-                   .chunks = static_cast<int>(last_chunk - chunk + 1)};
+  DeltaBlock block{};
+  block.call = params;
+  block.first_chunk = static_cast<int>(chunk * kChunk);
+  block.chunks = static_cast<int>(last_chunk - chunk + 1);
   CHECK(block.chunks <= chunks_max(params.tokens), block.chunks, params.tokens);
   Carver carver(params.workspace);
-  carve_workspace(shape, chunks_max(params.tokens), params.tokens, carver, block);
+  carve_workspace(shape, chunks_max(params.tokens), carver, block);
 
   const auto chunks = static_cast<uint32_t>(block.chunks);
   gpu::launch(
       stream, kernels.prepare,
       {.grid = {chunks, static_cast<uint32_t>(shape.key_heads)}, .block = {kPrepareThreads}},
       block);
-  const auto warps = static_cast<uint32_t>(delta_scan_warps(shape.value_dim));
+  const auto columns = static_cast<uint32_t>(delta_scan_columns(shape.value_dim));
   const auto value_tile = static_cast<uint32_t>(delta_tile_width(shape.value_dim));
   gpu::launch(stream, kernels.scan,
-              {.grid = {value_tile / (16 * warps), static_cast<uint32_t>(shape.value_heads)},
-               .block = {32 * warps},
+              {.grid = {value_tile / columns, static_cast<uint32_t>(shape.value_heads)},
+               .block = {2 * columns},
                .shared_bytes = delta_scan_shared_bytes(shape.key_dim, shape.value_dim)},
               block);
-  gpu::launch(stream, kernels.finish, {.grid = {kFinishBlocks}, .block = {kFinishThreads}}, block);
+  gpu::launch(
+      stream, kernels.finish,
+      {.grid = {chunks + 1, static_cast<uint32_t>(shape.value_heads)}, .block = {2 * value_tile}},
+      block);
 }
 
 }  // namespace moray::cuda

@@ -11,6 +11,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "src/gpu/launch.h"
 #include "src/kernels/cuda/delta_params.h"
@@ -30,15 +32,17 @@ struct DeltaShape {
   int channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
 };
 
+// Sources to compile, for a model that has a delta net.
+std::vector<std::string> delta_programs();
+
 struct DeltaKernels {
   gpu::Kernel step;
   gpu::Kernel prepare;  // prefill: convolution, norms, gates, a chunk's triangular inverse
-  gpu::Kernel scan;     // prefill: chunk after chunk, the states and the outputs before the norm
-  gpu::Kernel finish;   // prefill: gated norm; what the next call needs of convolution and keys
+  gpu::Kernel scan;     // prefill: states and writes, chunk after chunk
+  gpu::Kernel finish;   // prefill: outputs and their gated norm; the copied part of the state
   DeltaShape shape;
 
-  // Entry points of the programs "delta_step.cu", "delta_prepare.cu", "delta_scan.cu" and
-  // "delta_finish.cu".
+  // Entry points of delta_programs().
   static DeltaKernels find(const gpu::KernelSet& kernels, const DeltaShape& shape);
 };
 
@@ -60,8 +64,9 @@ int64_t delta_prefill_workspace_bytes(const DeltaShape& shape, int64_t tokens);
 void delta_step(gpu::Stream& stream, const DeltaKernels& kernels, const DeltaStepParams& params,
                 bool programmatic);
 
-// A block of tokens. Cost a value head and chunk of 64: about 2 * (3 * 64 * key_dim * value_dim +
-// 2 * 64 * 64 * value_dim) FLOP in the scan and as much again in the preparation.
+// A block of tokens. Cost a value head and chunk of 64: 4 * 64 * key_dim * value_dim FLOP and half
+// of 2 * 64 * 64 * value_dim in the scan, the only part that is done in order; half as much for the
+// outputs and 4 * 64 * 64 * key_dim a key head to prepare. The workspace is written and read once.
 void delta_prefill(gpu::Stream& stream, const DeltaKernels& kernels,
                    const DeltaPrefillParams& params);
 

@@ -5,10 +5,10 @@
 #pragma once
 
 __device__ __forceinline__ float sigmoid(float x) {
-  return 1.0f / (1.0f + expf(-x));
+  return __fdividef(1.0f, 1.0f + expf(-x));
 }
 __device__ __forceinline__ float silu(float x) {
-  return x / (1.0f + expf(-x));
+  return __fdividef(x, 1.0f + expf(-x));
 }
 // log(1 + e^x) without overflow; x itself above 20.
 __device__ __forceinline__ float softplus(float x) {

@@ -23,10 +23,10 @@ constexpr int delta_tile_width(int dim) {
   while (width < dim) width *= 2;
   return width;
 }
-// Columns of S a scan block works on: sixteen a warp.
-constexpr int delta_scan_warps(int value_dim) {
-  const int tiles = delta_tile_width(value_dim) / 16;
-  return tiles < 4 ? tiles : 4;
+// Columns of S a scan block works on, sixteen a warp. Two warps: all columns of 32 heads then fill
+// 128 multiprocessors, and the four schedulers of one have no more warps to share the tiles with.
+constexpr int delta_scan_columns(int value_dim) {
+  return delta_tile_width(value_dim) < 32 ? 16 : 32;
 }
 
 // Rows of DeltaBlock::gates.
@@ -36,15 +36,16 @@ inline constexpr int kStateFactorRow = 1;  // beta e^G, 0 for pending tokens
 inline constexpr int kDecayRow = 2;        // e^G
 inline constexpr int kRemainingRow = 3;    // e^{G_C - G}
 
-// Shared memory of a scan block: two of keys, values and gates, one of queries and two triangles.
+// Shared memory of a scan block: two stages of keys, a triangle, values and gates.
 constexpr int delta_scan_shared_bytes(int key_dim, int value_dim) {
   const int chunk = kDeltaChunkTokens;
-  const int keys = chunk * delta_tile_width(key_dim) * 2;
-  const int values = chunk * 16 * delta_scan_warps(value_dim) * 2;
-  const int gates = kGateRows * chunk * 4, triangle = chunk * chunk * 2;
-  return 2 * (keys + values + gates) + keys + 2 * triangle;
+  return 2 * (2 * chunk * (delta_tile_width(key_dim) + chunk + delta_scan_columns(value_dim)) +
+              4 * kGateRows * chunk);
 }
 
+// Tiles are in the order of tile_offset (device/tile.cuh), so that copies to shared memory are
+// straight. Operands are what the lanes of a warp hold of sixteen columns, 16 bytes a lane and step
+// of 16 along the sum (device/mma.cuh).
 struct DeltaBlock {
   DeltaPrefillParams call;
   int first_chunk;
@@ -53,11 +54,14 @@ struct DeltaBlock {
   unsigned short* keys;     // F16, the same
   unsigned short* inverse;  // F16 [chunks, value_heads, 64, 64]
   unsigned short* mix;      // F16, the same
-  unsigned short* values;   // F16 [chunks, value_heads, 64, value tile]: beta v / unit
+  unsigned short* values;   // F16 [chunks, value_heads, slices, 64, scan columns]: beta v / unit
   float* value_units;       // [chunks, value_heads], powers of two
   float* gates;             // [chunks, value_heads, kGateRows, 64]
   float* last_keys;         // [key_heads, 64, key_dim] of the last chunk, not rounded
-  float* mixed;             // [tokens, value_heads * value_dim]: O
+  // By the scan, of every chunk and sixteen columns of a value head:
+  unsigned short* states;  // F16 operands of S^T at its start, key tile / 16 steps
+  unsigned short* writes;  // F16 operands of D^T, 4 steps
+  float* units;            // [.., 2] of the two, powers of two
 };
 
 }  // namespace moray::cuda

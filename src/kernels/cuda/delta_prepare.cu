@@ -51,10 +51,7 @@ __device__ void convolve(const DeltaBlock& b, int first_position, int channel,
     }
   }
   float input[kRun + kPast][4];
-#pragma unroll
-  for (int i = 0; i < kRun + kPast; ++i) {
-    load_inputs(b, first_position - kPast + i, channel, input[i]);
-  }
+  load_inputs(b, first_position - kPast, channel, input);
 #pragma unroll
   for (int i = 0; i < kRun; ++i) {
 #pragma unroll
@@ -105,8 +102,8 @@ __device__ void prepare_vectors(const DeltaBlock& b, const Place& at, int which,
     }
     if (element < kKeyTile) {
       const uint2 pack = pack_four(x[i]);
-      *reinterpret_cast<uint2*>(tile + slot * kKeyTile + element) = pack;
       const uint32 place = tile_offset<kKeyTile>(slot, element / 8) / 2 + element % 8;
+      *reinterpret_cast<uint2*>(tile + place) = pack;
       *reinterpret_cast<uint2*>(shared_tile + place) = pack;
     }
     if (is_last && element < kKeyDim) {
@@ -200,12 +197,14 @@ __device__ void prepare_values(const DeltaBlock& b, const Place& at, int repeat,
   const int64 place = int64(at.chunk) * kValueHeads + head;
   if (threadIdx.x == 0) b.value_units[place] = power_of_two(-exponent);
   if (element >= kValueTile) return;
-  uint16* const tile = b.values + (place * kChunk + first_slot) * kValueTile + element;
+  const int column = element % kScanColumns;
+  uint16* const tile = b.values + place * kChunk * kValueTile + (element - column) * kChunk;
 #pragma unroll
   for (int i = 0; i < kRun; ++i) {
 #pragma unroll
     for (int c = 0; c < 4; ++c) v[i][c] *= scale;
-    *reinterpret_cast<uint2*>(tile + i * kValueTile) = pack_four(v[i]);
+    const uint32 at_tile = tile_offset<kScanColumns>(first_slot + i, column / 8) / 2 + column % 8;
+    *reinterpret_cast<uint2*>(tile + at_tile) = pack_four(v[i]);
   }
 }
 
@@ -276,7 +275,8 @@ __device__ void weigh(const DeltaBlock& b, const Place& at, const Products& prod
         mixed[c] = factor * products.queries[n][i + c];
       }
       *reinterpret_cast<float2*>(&lower[row][column]) = make_float2(weight[0], weight[1]);
-      *reinterpret_cast<uint32*>(mix + row * kChunk + column) = float_f16x2(mixed[0], mixed[1]);
+      const uint32 at_tile = tile_offset<kChunk>(row, column / 8) / 2 + column % 8;
+      *reinterpret_cast<uint32*>(mix + at_tile) = float_f16x2(mixed[0], mixed[1]);
     }
   }
 }
@@ -296,7 +296,7 @@ __device__ void invert_column(const float (&lower)[kChunk][kChunk], int column, 
       if (j + 3 < i) odd = fmaf(-four.w, x[j + 3], odd);
     }
     x[i] = even + odd;
-    inverse[i * kChunk + column] =
+    inverse[tile_offset<kChunk>(i, column / 8) / 2 + column % 8] =
         static_cast<uint16>(float_f16x2(i == column ? 0.0f : x[i], 0.0f));
   }
 }
