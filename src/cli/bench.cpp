@@ -12,7 +12,8 @@
 // token. Prefill and batches (-b) share their reads among tokens, so both are null there.
 //
 // On a GPU decode is timed as greedy answers run: the device picks each next token, from a
-// pseudo-random first one, and a slice is a whole run. --stages shows every kernel of a step instead.
+// pseudo-random first one, and a slice is a whole run. --stages shows every kernel of a step
+// instead.
 #include <fmt/core.h>
 
 #include <algorithm>
