@@ -100,12 +100,11 @@ def breakdown(text, xz, experts, code):
 
 
 def run_of(summary, log):
-    """A paragraph on the run itself, one sentence a stage."""
-    stages = "; ".join(
-        f"{s['tokens'] / 1e6:.0f} M tokens in {s['steps']} steps and {s['seconds']:.0f} s, rows of "
-        f"{s['row']}" for s in summary["stages"])
-    return (f"Training on one H200: {stages}. Last training loss {log[-1]['next']:.3f} nats per "
-            f"token of the mix.\n")
+    """A sentence on the run itself."""
+    return (f"Training, export and every figure above come from one run on {summary['world']} H200: "
+            f"{summary['tokens'] / 1e6:.0f} M tokens in {summary['steps']} steps and "
+            f"{summary['seconds']:.0f} s. Last training loss {log[-1]['next']:.3f} nats per token of "
+            f"the mix.\n")
 
 
 def main():

@@ -16,7 +16,7 @@ const std::string kNano = kRoot + "/models/moray-nano";
 // dequantised twin, <|endoftext|> in front; the two programs share no code. The card promises
 // agreement within 0.1 %; 16-bit activations alone move the figure by some 0.02 %.
 constexpr size_t kScoredBytes = 23965;
-constexpr double kBitsPerByte = 0.588156;
+constexpr double kBitsPerByte = 0.549923;
 
 TEST(ShippedModel, EvalAgreesWithTransformersWithinATenthOfAPercent) {
   TempFolder folder;
@@ -35,10 +35,11 @@ TEST(ShippedModel, FinishesTheFunctionOfTheQuickstart) {
   const ProcessResult result =
       moray({"run", kNano, "--quiet", "--temperature", "0", "--max-tokens", "96", "--stop",
              "\ndef ", "-p",
-             "def count_lines(path):\n    \"\"\"Return the number of lines in the file.\"\"\"\n"
-             "    with open(path) as file:\n"});
+             "def load_config(path):\n    \"\"\"Load a YAML configuration file.\"\"\"\n"
+             "    if not os.path.exists(path):\n"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_TRUE(result.out.starts_with("        return ")) << result.out;
+  EXPECT_TRUE(result.out.starts_with("        raise ")) << result.out;
+  EXPECT_NE(result.out.find("\n        return yaml.safe_load("), std::string::npos) << result.out;
 }
 
 TEST(ShippedModel, FillsTheMiddleOfALineAndStops) {
