@@ -14,5 +14,4 @@ mkdir -p "$out"
 "$python" "$here/baseline.py" "$streams/heldout.xz" "$out" &
 "$python" "$here/evaluate.py" "$out/model" "$streams/heldout.xz" "$out" --moray "$moray"
 wait
-"$python" "$here/check_export.py" "$out/model"
 touch "$out/DONE"

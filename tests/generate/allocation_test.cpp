@@ -1,33 +1,11 @@
 // A decode step makes no heap allocation, whatever the sampling options.
 //
-// This file replaces the program's operator new by one that counts; the fake model looks at the
-// count each time it is asked for logits, which is once a step.
+// heap_counter.h replaces the program's operator new by one that counts; the fake model looks at
+// the count each time it is asked for logits, which is once a step.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "tests/generate/fake_model.h"
-
-namespace {
-
-std::atomic<int64_t> allocation_count{0};
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  ++allocation_count;
-  void* memory = std::malloc(size == 0 ? 1 : size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
+#include "tests/support/heap_counter.h"
 
 namespace moray {
 namespace {
@@ -42,7 +20,7 @@ int64_t allocations_of(const GenerateOptions& options) {
   const auto inner = fake->logits;
   fake->logits = [&, inner](const std::vector<TokenId>& consumed, float* out) {
     inner(consumed, out);
-    counts.push_back(allocation_count);
+    counts.push_back(heap_allocations);
   };
   const auto session = session_on(fake, 400);
   const auto result = session->generate(ids("prompt"), options);
@@ -71,10 +49,10 @@ TEST(DecodeStep, DoesNotAllocate) {
 
 // The count is real: a test that cannot fail proves nothing.
 TEST(DecodeStep, TheCounterCounts) {
-  const int64_t before = allocation_count;
+  const int64_t before = heap_allocations;
   int* volatile kept = new int(1);  // volatile: the compiler may drop a pair it can see through
   delete kept;
-  EXPECT_EQ(allocation_count - before, 1);
+  EXPECT_EQ(heap_allocations - before, 1);
 }
 
 }  // namespace

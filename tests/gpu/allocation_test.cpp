@@ -1,34 +1,12 @@
 // A decode step on the GPU makes no allocation of any kind: heap, pinned or device.
 //
-// This file replaces the program's operator new by one that counts; counts are taken where a step
-// hands over its token.
+// heap_counter.h replaces the program's operator new by one that counts; counts are taken where a
+// step hands over its token.
 #include <gtest/gtest.h>
-
-#include <atomic>
-#include <cstdlib>
-#include <new>
 
 #include "tests/gpu/model.h"
 #include "tests/support/gates.h"
-
-namespace {
-
-std::atomic<int64_t> heap_allocations{0};
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  ++heap_allocations;
-  void* memory = std::malloc(size == 0 ? 1 : size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
+#include "tests/support/heap_counter.h"
 
 namespace moray {
 namespace {

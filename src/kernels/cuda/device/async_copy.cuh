@@ -61,8 +61,3 @@ __device__ __forceinline__ float load_fresh_float(const float* address) {
   asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(address) : "memory");
   return value;
 }
-__device__ __forceinline__ uint16 load_fresh_half(const uint16* address) {
-  uint16 value;
-  asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(value) : "l"(address) : "memory");
-  return value;
-}

@@ -9,9 +9,6 @@
 
 #if __CUDA_ARCH__ >= 900
 
-__device__ __forceinline__ void prefetch_map(const void* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
 __device__ __forceinline__ void load_box(uint32 to, const void* map, int column, int row, int plane,
                                          uint32 barrier) {
   asm volatile(

@@ -25,18 +25,3 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], uint32 a0, uint32 a1, ui
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-// TF32 operands are FP32 bits of which the unit reads the upper 19; round with to_tf32 first.
-// K = 8: a lane's own k are t, t + 4 (a0 row g, a1 row g+8, a2 row g k t+4, a3 row g+8 k t+4).
-__device__ __forceinline__ uint32 to_tf32(float value) {
-  uint32 bits;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-  return bits;
-}
-__device__ __forceinline__ void mma_tf32(float (&d)[4], uint32 a0, uint32 a1, uint32 a2, uint32 a3,
-                                         uint32 b0, uint32 b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
