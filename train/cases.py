@@ -93,12 +93,27 @@ def draw_function(document, rng):
                         f"{document.package}:{document.path}:{node.name}")
 
 
+def prose_lines(tree):
+    """Indices of the lines of docstrings and of other strings that span lines."""
+    spans = [(n.lineno - 1, n.end_lineno) for n in ast.walk(tree)
+             if isinstance(n, ast.Constant) and isinstance(n.value, str)
+             and n.end_lineno > n.lineno]
+    spans += [(n.lineno - 1, n.end_lineno) for n in ast.walk(tree)
+              if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)]
+    return {line for span in spans for line in range(*span)}
+
+
 def draw_line(document, rng):
     """Returns a LineCase from a random code line of the document, or None."""
     lines = document.text.split("\n")
     at = rng.randrange(len(lines))
     middle = lines[at].strip()
-    if len(middle) < 5 or middle.startswith(("#", '"""', "'''")) or len(middle) > 120:
+    if not 5 <= len(middle) <= 120 or middle.startswith("#"):
+        return None
+    try:
+        if at in prose_lines(ast.parse(document.text)):
+            return None
+    except (SyntaxError, ValueError):
         return None
     indent = lines[at][:len(lines[at]) - len(lines[at].lstrip())]
     before = "\n".join(lines[:at] + [indent])

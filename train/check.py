@@ -6,6 +6,7 @@ On a CPU both sides run in FP32 on a toy model; on a GPU the fused side runs in 
 """
 
 import json
+import random
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as stock
 import fast
 import model as models
 import optimise
+import stutter
 
 if fast.ON_GPU:
     import delta_kernel
@@ -122,6 +124,32 @@ def check_orthogonal(seed=0):
     assert 0.3 < values.min() and values.max() < 1.4
 
 
+def check_stutter(seed=0):
+    """A stuttered document is itself without its muted ids; muted targets leave no gradient."""
+    rng = random.Random(seed)
+    ids = [rng.randrange(1, 60) for _ in range(20_000)]
+    line_ends = frozenset(range(1, 8))
+    made = stutter.stutter(ids, line_ends, rng)
+    assert [i for i in made if i < stutter.MUTED] == ids
+    muted = len(made) - len(ids)
+    print("stutter:", muted, "muted ids beside", len(ids))
+    assert 0 < muted < len(ids)
+
+    torch.manual_seed(seed)
+    trainer = fast.TrainModel(models.build(models.make_config(512, 0, True), seed))
+    at = next(n for n, i in enumerate(made) if i >= stutter.MUTED) - 5
+    rows = torch.tensor(made[at:at + 516]).view(4, 129)
+    targets = rows[:, 1:126]
+    hidden = trainer.trunk(rows[:, :125] & (stutter.MUTED - 1))
+    logits = (hidden @ trainer.model.lm_head.weight.t()).view(4, 125, -1)
+    expected = F.cross_entropy(logits.transpose(1, 2),
+                               torch.where(targets < stutter.MUTED, targets, -100))
+    head = trainer.model.lm_head.weight
+    expected = torch.autograd.grad(expected, head)[0]
+    found = torch.autograd.grad(trainer.losses(rows, 0.0, 1)[0], head)[0]
+    assert relative(found, expected) < 1e-4, relative(found, expected)
+
+
 def choose_variant(path):
     """Tries the delta rule's kernel settings in turn and writes the first sound one to `path`.
 
@@ -149,6 +177,7 @@ def run():
         compare_delta()
         compare_losses(False, 0.02, 0.15, batch=4, time=512)
     else:
+        check_stutter()
         compare_losses(True, 1e-4, 1e-3)
 
 

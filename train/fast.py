@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as stock
 
+import stutter
+
 ON_GPU = torch.cuda.is_available()
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 LOSS_SLICE = 16384  # rows of logits held at once: 16384 x 7680 BF16 = 252 MB
@@ -350,28 +352,33 @@ class TrainModel:
         u = u @ m.fc.weight.to(DTYPE).t()
         return norm(self.layer(m.layers[0], u, self.shape_of(*tokens.shape)), m.norm.weight)
 
-    def loss(self, hidden, targets, weights=None):
+    def loss(self, hidden, targets, weights):
+        """Cross-entropy of hidden [N, H] against targets [B, T], weighted by weights [B, T]."""
         head = self.model.lm_head.weight.to(DTYPE)
-        targets = targets.reshape(-1)
-        if weights is None:
-            weights = torch.ones_like(targets, dtype=torch.float32)
-        return SlicedCrossEntropy.apply(hidden, head, targets, weights / weights.sum())
+        weights = weights.reshape(-1) / weights.sum()
+        return SlicedCrossEntropy.apply(hidden, head, targets.reshape(-1), weights)
 
     def losses(self, rows, noise, drafts):
         """Returns (next-token loss, [draft losses], balance) for rows [B, T + 4] of token ids.
 
         The first draft sees the trunk's hidden, each later one the hidden of the one before it.
+        Targets that stutter.py muted weigh nothing, in the drafts too.
         """
+        counts = (rows < stutter.MUTED).float()
+        rows = rows & (stutter.MUTED - 1)
         self.balance, self.use = [], []
         self.noise.fill_(noise)
         time = rows.shape[1] - 4
         hidden = self.trunk(rows[:, :time])
-        weights = self.filling and self.filling.weights(rows[:, :time + 1])[:, 1:].reshape(-1)
+        weights = counts[:, 1:time + 1]
+        if self.filling:
+            weights = weights * self.filling.weights(rows[:, :time + 1])[:, 1:]
         main = self.loss(hidden, rows[:, 1:time + 1], weights)
         extra = []
         for step in range(1, drafts + 1):
             hidden = self.draft(hidden, rows[:, step:time + step])
-            extra.append(self.loss(hidden, rows[:, step + 1:time + step + 1]))
+            after = slice(step + 1, time + step + 1)
+            extra.append(self.loss(hidden, rows[:, after], counts[:, after]))
         return main, extra, torch.stack(self.balance).mean()
 
 

@@ -3,7 +3,7 @@
 Invariant: a fill-in-the-middle or chat sample is never cut by a row's end; plain code fills the
 gaps and is the only thing that is. Text is tokenised without added tokens, so a file that spells
 out a special token cannot forge one; the special ids come from here.
-Elsewhere: what is a document (corpus.py), the turns' wording (chat.py).
+Elsewhere: what is a document (corpus.py), the turns' wording (chat.py), repeats (stutter.py).
 """
 
 import random
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 import chat
+import stutter
 
-FIM_SHARE = 0.65       # of documents
+FIM_SHARE = 0.6        # of documents
 CHAT_SHARE = 0.6       # of Python documents that have a function with a docstring
 LONG_FUNCTIONS = (30, 0.4)    # lines a `def` of a Python file, and the share of such files kept
 FIM_SPAN_CHARS = (500, 1.6)   # shortest, and longest as a multiple of the row length
@@ -46,7 +47,7 @@ def choose_hole(text, rng):
     """
     spans = [s for s in line_spans(text) if text[s[0]:s[1]].strip()]
     kind = rng.random()
-    if kind < 0.65 and spans:
+    if kind < 0.72 and spans:
         start, end = rng.choice(spans)
         indent = end - start - len(text[start:end].lstrip())
         how = rng.random()
@@ -55,13 +56,13 @@ def choose_hole(text, rng):
         elif how < 0.9:
             start = rng.randint(start + indent, end)
         return Hole(text[:start], text[start:end], text[end:])
-    if kind < 0.75 and spans:
+    if kind < 0.79 and spans:
         first = rng.randrange(len(spans))
         last = min(len(spans) - 1, first + rng.randint(1, 7))
         start, end = spans[first][0], spans[last][1]
         start += end - start - len(text[start:end].lstrip())
         return Hole(text[:start], text[start:end], text[end:])
-    if kind < 0.87:
+    if kind < 0.89:
         found = chat.functions(text)
         if found:
             f = rng.choice(found)
@@ -81,6 +82,7 @@ class Mixer:
 
     def __init__(self, tokenizer, plain_tokenizer, template, seed):
         self.full, self.plain, self.template = tokenizer, plain_tokenizer, template
+        self.line_ends = stutter.line_end_ids(tokenizer.get_vocab())
         self.rng = random.Random(seed)
         ids = {t: tokenizer.token_to_id(t) for t in
                ("<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")}
@@ -118,6 +120,11 @@ class Mixer:
         ids = self.full.encode(rendered, add_special_tokens=False).ids
         return [[*ids, self.end]] if len(ids) < 1900 else []
 
+    def stuttered(self, ids):
+        if self.rng.random() > stutter.DOCUMENT_SHARE:
+            return ids
+        return stutter.stutter(ids, self.line_ends, self.rng)
+
     def samples(self, documents, time):
         """Returns (whole, plain): samples that must not be cut, and documents that may be."""
         whole, plain = [], []
@@ -131,7 +138,7 @@ class Mixer:
                 plain.append(text)
             if language == "python":
                 whole += self.chat_samples(text)
-        plain = [[self.end, *ids] for ids in self.encode(plain)]
+        plain = [[self.end, *self.stuttered(ids)] for ids in self.encode(plain)]
         self.rng.shuffle(whole)
         return whole, plain
 

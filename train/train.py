@@ -26,7 +26,7 @@ DRAFT_WEIGHTS = (0.2, 0.1, 0.1)
 NOISE_END_SHARE = 0.5  # Gumbel noise on router logits falls to zero at this share of the budget
 CHAIN_EVERY = 4        # chained drafts are trained on one step in four
 SYNC_STEPS = 10
-ANSWER_WEIGHT = 4.0    # of a token that fills a hole, against any other's 1
+ANSWER_WEIGHT = 6.0    # of a token that fills a hole, against any other's 1
 
 
 def parse():
@@ -39,7 +39,7 @@ def parse():
     parser.add_argument("--batch", type=int, default=64, help="rows of --time tokens a GPU")
     parser.add_argument("--time", type=int, default=2048)
     parser.add_argument("--long-time", type=int, default=8192)
-    parser.add_argument("--long-from", type=float, default=0.82)
+    parser.add_argument("--long-from", type=float, default=0.86)
     parser.add_argument("--muon-rate", type=float, default=0.02)
     parser.add_argument("--adam-rate", type=float, default=2e-3)
     parser.add_argument("--warm-steps", type=int, default=100)
