@@ -12,6 +12,7 @@ SEED = 20
 COMPLETION_TOKENS = 256
 CONTEXT_CHARACTERS = 5000
 BODY_LINES = (2, 15)
+LINE_CONTEXT = (1600, 1000)  # characters before and after a hole
 
 
 @dataclass
@@ -118,8 +119,9 @@ def draw_line(document, rng):
     indent = lines[at][:len(lines[at]) - len(lines[at].lstrip())]
     before = "\n".join(lines[:at] + [indent])
     after = "\n".join([""] + lines[at + 1:])
-    before = before[-2600:].split("\n", 1)[-1] if len(before) > 2600 else before
-    after = after[:1600].rsplit("\n", 1)[0] if len(after) > 1600 else after
+    behind, ahead = LINE_CONTEXT
+    before = before[-behind:].split("\n", 1)[-1] if len(before) > behind else before
+    after = after[:ahead].rsplit("\n", 1)[0] if len(after) > ahead else after
     return LineCase(before, middle, after)
 
 

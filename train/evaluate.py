@@ -215,7 +215,7 @@ def main():
     if "functions" in wanted:
         measure_completions(writer, documents, results, args.cases)
     if "fim" in wanted:
-        measure_fim(writer, documents, results, args.cases)
+        measure_fim(writer, documents, results, 2 * args.cases)
 
 
 if __name__ == "__main__":
