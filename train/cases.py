@@ -12,7 +12,7 @@ SEED = 20
 COMPLETION_TOKENS = 256
 CONTEXT_CHARACTERS = 5000
 BODY_LINES = (2, 15)
-LINE_CONTEXT = (1600, 1000)  # characters before and after a hole
+LINE_CONTEXT = (2600, 1600)  # characters before and after a hole
 
 
 @dataclass

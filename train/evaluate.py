@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM
 import cases
 import dequantise
 import drafts
+import export
 import model as models
 import pack
 
@@ -74,7 +75,7 @@ def batches(sequences, limit):
 
 
 @torch.no_grad()
-def greedy(model, prompts, count, stops, pad):
+def greedy(model, prompts, count, stops, pad, penalty):
     """Greedy continuations of token lists, prompts padded on the left. Returns token lists.
 
     A sequence ends before the first token of `stops`.
@@ -91,7 +92,8 @@ def greedy(model, prompts, count, stops, pad):
         made = model.generate(input_ids=ids.to(model.device),
                               attention_mask=mask.to(model.device), do_sample=False,
                               max_new_tokens=count, eos_token_id=stops, pad_token_id=pad,
-                              temperature=None, top_p=None, top_k=None)
+                              temperature=None, top_p=None, top_k=None,
+                              repetition_penalty=penalty)
         for row, i in enumerate(group):
             tokens = made[row, longest:].tolist()
             cut = next((n for n, t in enumerate(tokens) if t in stops), len(tokens))
@@ -105,10 +107,10 @@ class TorchWriter:
     def __init__(self, model, tokenizer, ids):
         self.model, self.tokenizer, self.ids = model, tokenizer, ids
 
-    def write(self, prompts, count):
+    def write(self, prompts, count, penalty=1.0):
         """Returns [(text, number of tokens)] for prompt texts, special tokens spelled out."""
         encoded = [self.tokenizer.encode(p, add_special_tokens=False).ids for p in prompts]
-        made = greedy(self.model, encoded, count, self.ids["stops"], self.ids["end"])
+        made = greedy(self.model, encoded, count, self.ids["stops"], self.ids["end"], penalty)
         return [(self.tokenizer.decode(t, skip_special_tokens=False), len(t)) for t in made]
 
 
@@ -121,36 +123,38 @@ class EngineWriter:
                         "--threads", "2", "--control-tokens", "--max-tokens"]
         self.tokenizer = tokenizer
 
-    def write_one(self, prompt, count):
-        done = subprocess.run([*self.command, str(count)], input=prompt.encode(),
-                              capture_output=True, timeout=300, check=True)
+    def write_one(self, prompt, count, penalty):
+        command = [*self.command, str(count), "--repetition-penalty", str(penalty)]
+        done = subprocess.run(command, input=prompt.encode(), capture_output=True, timeout=300,
+                              check=True)
         text = done.stdout.decode("utf-8", "replace")
         tokens = len(self.tokenizer.encode(text, add_special_tokens=False).ids)
         # Encoding again can merge a few tokens; at the limit the text is counted as cut off.
         return text, count if tokens >= count - 6 else tokens
 
-    def write(self, prompts, count):
+    def write(self, prompts, count, penalty=1.0):
         """Returns [(text, number of tokens)]; the number is that of the text encoded again."""
         with concurrent.futures.ThreadPoolExecutor(max(1, os.cpu_count() // 2)) as pool:
-            made = pool.map(lambda prompt: self.write_one(prompt, count), prompts)
+            made = pool.map(lambda prompt: self.write_one(prompt, count, penalty), prompts)
             return list(tqdm(made, total=len(prompts), unit="case"))
 
 
-def measure_completions(writer, documents, results, count):
-    """Greedy function bodies, graded by cases.grade."""
+def measure_completions(writer, documents, results, count, penalty=1.0):
+    """Greedy function bodies, graded by cases.grade; a penalty is a figure of its own name."""
+    name = "completions" if penalty == 1.0 else "completions_penalised"
     chosen = cases.function_cases(documents, count)
-    made = writer.write([c.prompt for c in chosen], cases.COMPLETION_TOKENS)
+    made = writer.write([c.prompt for c in chosen], cases.COMPLETION_TOKENS, penalty)
     graded = [cases.grade(case, text, tokens) for case, (text, tokens) in zip(chosen, made)]
     good = [g for g in graded if g["good"]]
     reasons = {}
     for g in graded:
         reasons[g["reason"]] = reasons.get(g["reason"], 0) + 1
-    results.save("completions", {
+    results.save(name, {"repetition_penalty": penalty,
         "good_percent": round(100 * len(good) / max(1, len(graded)), 2), "cases": len(graded),
         "mean_body_lines": round(sum(g["lines"] for g in good) / max(1, len(good)), 2),
         "mean_body_characters": round(sum(g["characters"] for g in good) / max(1, len(good)), 1),
         "reasons": reasons})
-    (results.path.parent / "completions.json").write_text(json.dumps(graded, indent=1))
+    (results.path.parent / f"{name}.json").write_text(json.dumps(graded, indent=1))
 
 
 def measure_fim(writer, documents, results, count):
@@ -214,8 +218,9 @@ def main():
         measure_drafts(model, tokenizer, documents, ids["end"], results, args.cases // 5 + 1)
     if "functions" in wanted:
         measure_completions(writer, documents, results, args.cases)
+        measure_completions(writer, documents, results, args.cases, export.REPETITION_PENALTY)
     if "fim" in wanted:
-        measure_fim(writer, documents, results, 2 * args.cases)
+        measure_fim(writer, documents, results, args.cases)
 
 
 if __name__ == "__main__":

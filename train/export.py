@@ -19,6 +19,7 @@ QUANTISED = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight",
              "up_proj.weight", "down_proj.weight")
 KEPT_FP32 = ("linear_attn.A_log", "linear_attn.norm.weight")
 SHARDS = 3
+REPETITION_PENALTY = 1.25  # a model this small repeats itself without one (the card has both figures)
 
 
 def quantise(weight):
@@ -145,5 +146,6 @@ def export(state, config, tokenizer, out):
     write_json(out / "generation_config.json", {
         "bos_token_id": ids["<|endoftext|>"], "do_sample": True,
         "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]],
-        "pad_token_id": ids["<|endoftext|>"], "temperature": 0.6, "top_k": 20, "top_p": 0.95,
+        "pad_token_id": ids["<|endoftext|>"], "repetition_penalty": REPETITION_PENALTY,
+        "temperature": 0.6, "top_k": 20, "top_p": 0.95,
         "transformers_version": settings["transformers_version"]})
