@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
+#include "tests/gpu/delta_condition.h"
 #include "tests/gpu/delta_machine.h"
 
 namespace moray::delta_test {
@@ -22,8 +25,10 @@ inline void expect_step_close(const Sequence& s, const std::vector<float>& actua
 // Prefill rounds operands to F16: on the way to o eight factors (q, S, mix, D, R, the inverse, keys
 // twice), each by at most u = 2^-11, u / sqrt(3) in the mean: 1.6 u of the parts of o. With a
 // factor of four for parts larger than o and six standard deviations for the worst of many elements
-// that is below 64 u, times |norm silu(z)|. Over all elements the mean square is that of BF16
-// rounding, at most 2^-8 / sqrt(3), and of 4 u.
+// that is below 64 u, times |norm silu(z)|. Where parts cancel further, u of their sum bounds it
+// (delta_condition.h): of 73 sequences that went through an emulation of these roundings in NumPy
+// five left the 64 u, and none came beyond 0.2 u of that sum. Over all elements the mean square is
+// that of BF16 rounding, at most 2^-8 / sqrt(3), and of 4 u.
 inline void expect_prefill_close(const Sequence& s, int begin, const std::vector<float>& actual,
                                  const std::vector<float>& expected, double roundoffs = 4) {
   double errors = 0, squares = 0;
@@ -33,11 +38,20 @@ inline void expect_prefill_close(const Sequence& s, int begin, const std::vector
   }
   EXPECT_LE(std::sqrt(errors / squares),
             std::hypot(0x1p-8 / std::sqrt(3), roundoffs * kF16Roundoff));
-  expect_close(actual.data(), expected.data(), int64_t(actual.size()), [&](int64_t i) {
+  const auto gate = [&](int64_t i) {
     const double z = s.z[size_t(begin * s.d.width() + i)];
-    const double gate = s.norm[size_t(i % s.d.value_dim)] * z / (1 + std::exp(-z));
-    return kBf16Spacing / 2 * std::abs(expected[size_t(i)]) +
-           16 * roundoffs * kF16Roundoff * std::abs(gate);
+    return std::abs(s.norm[size_t(i % s.d.value_dim)] * z / (1 + std::exp(-z)));
+  };
+  const auto usual = [&](int64_t i) {
+    return kBf16Spacing / 2 * std::abs(double{expected[size_t(i)]}) +
+           16 * roundoffs * kF16Roundoff * gate(i);
+  };
+  std::optional<Condition> condition;  // costs as much as the oracle: only where it is asked for
+  expect_close(actual.data(), expected.data(), int64_t(actual.size()), [&](int64_t i) {
+    if (std::abs(double{actual[size_t(i)]} - expected[size_t(i)]) <= usual(i)) return usual(i);
+    if (!condition) condition.emplace(s);
+    return std::max(usual(i), kBf16Spacing / 2 * std::abs(double{expected[size_t(i)]}) +
+                                  kF16Roundoff * gate(i) * (*condition)[begin * s.d.width() + i]);
   });
 }
 
