@@ -188,15 +188,15 @@ Result<Backend> open_gpu_backend(const ModelSource& source, const EngineOptions&
   if (report.compiled > 0 && source.checkpoint != nullptr) {
     RETURN_IF_ERROR(check_kernels(*engine, &backend.notes));
   }
-  backend.line = fmt::format(
-      "cuda:{} {} (sm_{}{}), decode in {}, {}", info.ordinal, info.name, info.arch(),
-      info.arch() >= 90 ? "a" : "",
-      engine->forward->joins_stages() ? "two kernels a layer" : "a kernel a stage", report.line());
+  backend.line = fmt::format("cuda:{} {} (sm_{}{}), {}", info.ordinal, info.name, info.arch(),
+                             info.arch() >= 90 ? "a" : "", report.line());
   if (!report.cache_trouble.empty()) backend.notes.push_back(report.cache_trouble);
   backend.notes.insert(backend.notes.end(), engine->plan.notes.begin(), engine->plan.notes.end());
   backend.kv_line = "BF16";
   backend.context = engine->plan.context;
-  backend.decode_bytes = [engine, shapes](int64_t depth) { return decode_bytes(*shapes, depth); };
+  backend.decode_bytes = [engine, shapes](int64_t depth) {
+    return decode_bytes(*shapes, depth);
+  };
   backend.step_reader = [engine, shapes](int64_t depth) -> Result<std::unique_ptr<StepReader>> {
     return std::unique_ptr<StepReader>(
         std::make_unique<GpuStepReader>(engine, decode_bytes(*shapes, depth)));

@@ -52,11 +52,7 @@ enum class FunctionAttribute : int {
 };
 
 // Launch attributes: a number and 64 bytes whose meaning it decides.
-enum class LaunchAttributeId : int {
-  kCooperative = 2,
-  kClusterDimension = 4,
-  kProgrammaticSerialization = 6,
-};
+enum class LaunchAttributeId : int { kClusterDimension = 4, kProgrammaticSerialization = 6 };
 struct LaunchAttribute {
   LaunchAttributeId id;
   int padding;
@@ -66,7 +62,6 @@ struct LaunchAttribute {
       unsigned x, y, z;
     } cluster;
     int programmatic;
-    int cooperative;
   } value;
 };
 static_assert(sizeof(LaunchAttribute) == 72);

@@ -22,13 +22,6 @@ LaunchAttribute programmatic_attribute() {
   return attribute;
 }
 
-LaunchAttribute cooperative_attribute() {
-  LaunchAttribute attribute{};
-  attribute.id = LaunchAttributeId::kCooperative;
-  attribute.value.cooperative = 1;
-  return attribute;
-}
-
 }  // namespace
 
 void launch(Stream& stream, const Kernel& kernel, const LaunchShape& shape, const void* params,
@@ -43,13 +36,12 @@ void launch(Stream& stream, const Kernel& kernel, const LaunchShape& shape, cons
   CHECK(shape.cluster == 1 || (is_cluster_arch && shape.cluster <= kPortableClusterMax),
         kernel.name, "cluster", shape.cluster);
 
-  LaunchAttribute attributes[3];
+  LaunchAttribute attributes[2];
   unsigned attribute_count = 0;
   if (shape.cluster > 1) attributes[attribute_count++] = cluster_attribute(shape.cluster);
   // Before sm_90 there is no early start: launches are ordered by the stream alone.
   if (shape.programmatic && is_cluster_arch)
     attributes[attribute_count++] = programmatic_attribute();
-  if (shape.cooperative) attributes[attribute_count++] = cooperative_attribute();
 
   const LaunchConfig config = {
       .grid_x = shape.grid.x,

@@ -38,7 +38,6 @@ struct LaunchShape {
   int shared_bytes = 0;       // dynamic; may exceed 48 KiB
   int cluster = 1;            // blocks a cluster along x, sm_90 and later
   bool programmatic = false;  // may start before the previous kernel has drained (grid.cuh)
-  bool cooperative = false;   // all blocks are resident together, or the launch fails
 };
 
 // Enqueues. A launch the driver refuses is a bug of the launcher (CHECK) unless the device itself

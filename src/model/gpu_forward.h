@@ -47,9 +47,6 @@ class GpuForward {
   bool uses_w8a8() const { return use_w8a8_; }
   void use_w8a8(bool use) { use_w8a8_ = use && model_->kernels.has_w8a8; }
 
-  // Whether a one-token step has two launches a layer (layer_tail) or one a stage.
-  bool joins_stages() const { return step_->uses_layer_tail(); }
-
   // As forward() in model.h, for 1..block_tokens tokens. An error (kIo: the device was lost) leaves
   // the state without meaning.
   Status forward(std::span<const int32_t> tokens, int64_t logit_rows, float* logits);

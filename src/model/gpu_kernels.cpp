@@ -109,7 +109,6 @@ std::vector<std::string> gpu_programs(const ModelConfig& config, const GpuFormat
       "decode_project.cu",  "decode_experts.cu", "decode_head.cu",
       "prefill_rows.cu",    "prefill_route.cu",  "prefill_project.cu",
       "prefill_experts.cu", "read_speed.cu",     "random_fill.cu"};
-  if (k.arch == 90) programs.emplace_back("decode_tail.cu");  // decode.h, fits_layer_tail
   for (std::string& program : cuda::attention_programs(attention_shape(k))) {
     programs.push_back(std::move(program));
   }

@@ -39,7 +39,6 @@ struct GpuKernels {
   cuda::PrefillKernels prefill;
   cuda::W8a8Kernels w8a8;  // empty unless has_w8a8
   bool has_w8a8 = false;   // FP8 weights whose shapes those kernels take
-  bool joins_stages = true;  // one-token steps run layer_tail where it fits
   gpu::Kernel read_speed;
 };
 

@@ -29,10 +29,6 @@ struct Cost {
     if (m.data == nullptr) return;
     add_products(m.rows, m.cols, m.format, 1);
   }
-  void add(const Cost& other) {
-    bytes += other.bytes;
-    operations += other.operations;
-  }
   void add_products(int64_t rows, int64_t cols, cuda::Format format, int64_t count) {
     const int64_t blocks =
         (rows + kScaleBlock - 1) / kScaleBlock * ((cols + kScaleBlock - 1) / kScaleBlock);
@@ -133,18 +129,6 @@ std::vector<Stage> expert_stages(const GpuStep& step, const GpuStepBuffers& buff
            [&](const GpuLayer& layer, size_t) { step.down(layer, buffers.residual, 1); }}};
 }
 
-// All of a layer but its mixer in one launch; the next layer is taken to be of its kind.
-Stage joined_stage(const GpuStep& step, const std::vector<Stage>& experts) {
-  const auto cost = [experts](const GpuLayer& layer) {
-    Cost sum = inputs_cost(layer);
-    sum.add(out_cost(layer));
-    for (const Stage& stage : experts) sum.add(stage.cost_of(layer));
-    return sum;
-  };
-  return {"out .. next inputs, joined", std::nullopt, cost,
-          [&step](const GpuLayer& layer, size_t) { step.finish_layer(layer, &layer); }};
-}
-
 }  // namespace
 
 Result<double> GpuForward::time_graph(int64_t launches, const std::function<void()>& enqueue) {
@@ -169,9 +153,7 @@ Result<std::vector<GpuStageTime>> GpuForward::measure_stages() {
   upload_step({&token, 1});
 
   std::vector<Stage> stages = mixer_stages(*step_, buffers, c, position);
-  const std::vector<Stage> experts = expert_stages(*step_, buffers, c);
-  stages.insert(stages.end(), experts.begin(), experts.end());
-  if (joins_stages()) stages.push_back(joined_stage(*step_, experts));
+  for (Stage& stage : expert_stages(*step_, buffers, c)) stages.push_back(std::move(stage));
   std::vector<GpuStageTime> times;
   for (const Stage& stage : stages) {
     std::vector<const GpuLayer*> layers;

@@ -12,47 +12,18 @@ void GpuStep::embed(int tokens) const {
 }
 
 void GpuStep::layers(int tokens) const {
-  const std::vector<GpuLayer>& layers = model_.weights.layers;
-  const bool uses_tail = tokens == 1 && uses_layer_tail();
   size_t kv_caches = 0;
   size_t delta_states = 0;
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const GpuLayer& layer = layers[i];
+  for (const GpuLayer& layer : model_.weights.layers) {
     const bool is_delta = layer.kind == LayerKind::kGatedDelta;
-    if (i == 0 || !uses_tail) project_inputs(layer, tokens);
+    project_inputs(layer, tokens);
     mix(layer, is_delta ? delta_states++ : kv_caches++, tokens);
-    if (uses_tail) {
-      finish_layer(layer, i + 1 < layers.size() ? &layers[i + 1] : nullptr);
-      continue;
-    }
     project_out(layer, buffers_.mixed_out, buffers_.residual, tokens);
     add_experts(layer, buffers_.residual, tokens);
   }
 }
 
-bool GpuStep::uses_layer_tail() const {
-  if (!model_.kernels.joins_stages) return false;
-  for (const GpuLayer& layer : model_.weights.layers) {
-    if (!cuda::fits_layer_tail(model_.kernels.decode, out_weight(layer).cols)) return false;
-  }
-  return true;
-}
-
-const cuda::Matrix& GpuStep::out_weight(const GpuLayer& layer) {
-  return layer.kind == LayerKind::kGatedDelta ? layer.delta.out : layer.attention.out;
-}
-
-void GpuStep::finish_layer(const GpuLayer& layer, const GpuLayer* next) const {
-  cuda::TailParams params{};
-  params.out = out_params(layer, buffers_.mixed_out, buffers_.residual, 1);
-  params.route = route_params(layer, buffers_.residual, 1);
-  params.experts = {layer.experts, layer.shared, buffers_.routing, buffers_.residual, 1};
-  if (next != nullptr) params.inputs = input_params(*next, 1);
-  params.barrier = buffers_.barrier;
-  cuda::layer_tail(stream_, model_.kernels.decode, params);
-}
-
-cuda::NormProjectParams GpuStep::input_params(const GpuLayer& layer, int tokens) const {
+void GpuStep::project_inputs(const GpuLayer& layer, int tokens) const {
   cuda::NormProjectParams params{};
   params.residual = buffers_.residual;
   params.norm_weight = layer.input_norm;
@@ -73,11 +44,7 @@ cuda::NormProjectParams GpuStep::input_params(const GpuLayer& layer, int tokens)
     add(layer.attention.k, buffers_.z);
     add(layer.attention.v, buffers_.b);
   }
-  return params;
-}
-
-void GpuStep::project_inputs(const GpuLayer& layer, int tokens) const {
-  cuda::norm_project(stream_, model_.kernels.decode, input_params(layer, tokens));
+  cuda::norm_project(stream_, model_.kernels.decode, params);
 }
 
 void GpuStep::mix(const GpuLayer& layer, size_t cache, int tokens) const {
@@ -109,18 +76,17 @@ void GpuStep::mix(const GpuLayer& layer, size_t cache, int tokens) const {
   cuda::attention_step(stream_, model_.kernels.attention, tokens, params, true);
 }
 
-cuda::ProjectAddParams GpuStep::out_params(const GpuLayer& layer, const cuda::Bfloat16* mixed,
-                                           cuda::Bfloat16* residual, int tokens) {
-  return {.x = mixed, .weight = out_weight(layer), .residual = residual, .tokens = tokens};
-}
-
 void GpuStep::project_out(const GpuLayer& layer, const cuda::Bfloat16* mixed,
                           cuda::Bfloat16* residual, int tokens) const {
-  cuda::project_add(stream_, model_.kernels.decode, out_params(layer, mixed, residual, tokens));
+  cuda::ProjectAddParams params{};
+  params.x = mixed;
+  params.weight = layer.kind == LayerKind::kGatedDelta ? layer.delta.out : layer.attention.out;
+  params.residual = residual;
+  params.tokens = tokens;
+  cuda::project_add(stream_, model_.kernels.decode, params);
 }
 
-cuda::NormRouteParams GpuStep::route_params(const GpuLayer& layer, const cuda::Bfloat16* residual,
-                                            int tokens) const {
+void GpuStep::route(const GpuLayer& layer, const cuda::Bfloat16* residual, int tokens) const {
   cuda::NormRouteParams params{};
   params.residual = residual;
   params.norm_weight = layer.post_norm;
@@ -129,11 +95,7 @@ cuda::NormRouteParams GpuStep::route_params(const GpuLayer& layer, const cuda::B
   params.shared = layer.shared;
   params.routing = buffers_.routing;
   params.tokens = tokens;
-  return params;
-}
-
-void GpuStep::route(const GpuLayer& layer, const cuda::Bfloat16* residual, int tokens) const {
-  cuda::norm_route(stream_, model_.kernels.decode, route_params(layer, residual, tokens));
+  cuda::norm_route(stream_, model_.kernels.decode, params);
 }
 
 void GpuStep::gate_up(const GpuLayer& layer, cuda::Bfloat16* residual, int tokens) const {

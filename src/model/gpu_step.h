@@ -41,11 +41,6 @@ class GpuStep {
   // The three above: residual += experts(norm(residual)).
   void add_experts(const GpuLayer& layer, cuda::Bfloat16* residual, int tokens) const;
 
-  // One token where uses_layer_tail(): project_out, add_experts and the next layer's project_inputs
-  // (null: there is none), one launch.
-  void finish_layer(const GpuLayer& layer, const GpuLayer* next) const;
-  bool uses_layer_tail() const;
-
   // Logits of the last `rows` of `tokens` rows of a residual stream to buffers.logits.
   void head(const cuda::Bfloat16* residual, int tokens, int rows,
             const cuda::Sampleable& sampleable) const;
@@ -53,13 +48,6 @@ class GpuStep {
   void pick(const cuda::Sampleable& sampleable, unsigned long long* ring, int ring_entries) const;
 
  private:
-  static const cuda::Matrix& out_weight(const GpuLayer& layer);
-  static cuda::ProjectAddParams out_params(const GpuLayer& layer, const cuda::Bfloat16* mixed,
-                                           cuda::Bfloat16* residual, int tokens);
-  cuda::NormProjectParams input_params(const GpuLayer& layer, int tokens) const;
-  cuda::NormRouteParams route_params(const GpuLayer& layer, const cuda::Bfloat16* residual,
-                                     int tokens) const;
-
   const GpuModel& model_;
   gpu::Stream& stream_;
   const GpuStepBuffers& buffers_;

@@ -63,7 +63,6 @@ void carve_step(const ModelConfig& c, const GpuKernels& kernels, Carver& carver,
   const cuda::AttentionShape& attention = kernels.attention.shape;
   carver.take(s.partials, cuda::attention_step_workspace_bytes(attention, kStepTokens) / 4);
   carver.take(s.attention_arrivals, cuda::attention_arrivals_bytes(attention) / 4);
-  carver.take(s.barrier, 1);
   if (c.gdn_value_heads > 0) {
     carver.take(s.delta_arrivals, cuda::delta_arrivals_bytes(kernels.delta.shape) / 4);
   }

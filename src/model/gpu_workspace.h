@@ -29,7 +29,6 @@ struct GpuStepBuffers {
   int* chosen;                  // [16]
   float* partials;              // of attention
   unsigned* attention_arrivals;
-  unsigned* barrier;  // of layer_tail
   int* delta_arrivals;
   unsigned* banned;  // a bit a vocabulary row
   unsigned* sink;    // of read_speed

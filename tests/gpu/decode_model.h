@@ -37,7 +37,7 @@ inline DecodeKernels decode_kernels(const PrefillModel& model) {
   if (set == nullptr) {
     const gpu::BuildRequest request{
         .sources = sources(),
-        .programs = {"decode_project.cu", "decode_experts.cu", "decode_head.cu", "decode_tail.cu"},
+        .programs = {"decode_project.cu", "decode_experts.cu", "decode_head.cu"},
         .constants = constants_text(c)};
     auto built = gpu::KernelSet::build(gpu::test_device(), request, {});
     CHECK(built.ok(), built.status().message());

@@ -93,30 +93,6 @@ TEST_P(GpuForwardOf, ATokensLogitsDoNotDependOnTheCutIntoSteps) {
   }
 }
 
-// Logits, the state behind them (whatever of it a later step reads) and the device's own choices.
-TEST_P(GpuForwardOf, JoinedStagesGiveTheBitsOfSingleOnes) {
-  if (model_->device->info().arch() != 90) GTEST_SKIP() << "stages are joined on sm_90 alone";
-  GpuRunner joined(model_, false);
-  ASSERT_TRUE(joined.forward().joins_stages());
-  model_->kernels.joins_stages = false;
-  GpuRunner single(model_, false);
-  ASSERT_FALSE(single.forward().joins_stages());
-  EXPECT_TRUE(joined.feed(tokens(), 1).values == single.feed(tokens(), 1).values);
-  std::vector<int32_t> picks[2];
-  std::vector<float> logits(static_cast<size_t>(model_->config.vocab_rows));
-  for (GpuRunner* runner : {&joined, &single}) {
-    std::vector<int32_t>& mine = picks[runner == &single];
-    const Status status =
-        runner->forward().decode_greedily(tokens().back(), 100, logits.data(), [&](int32_t token) {
-          mine.push_back(token);
-          return true;
-        });
-    ASSERT_TRUE(status.ok()) << status.message();
-  }
-  EXPECT_EQ(picks[0], picks[1]);
-  EXPECT_GT(picks[0].size(), 90u);
-}
-
 TEST_P(GpuForwardOf, AStepAfterABlockIsThatOfALongerBlock) {
   for (const size_t count : {20, 63, 64, 65, 66, 128, 129, 190}) {
     GpuRunner whole(model_, false);

@@ -188,18 +188,6 @@ void experts_down(gpu::Stream& stream, const DecodeKernels& kernels, const Exper
   });
 }
 
-bool fits_layer_tail(const DecodeKernels&, int) {
-  return true;
-}
-
-void layer_tail(gpu::Stream& stream, const DecodeKernels& kernels, const TailParams& params) {
-  project_add(stream, kernels, params.out);
-  norm_route(stream, kernels, params.route);
-  experts_gate_up(stream, kernels, params.experts);
-  experts_down(stream, kernels, params.experts);
-  if (params.inputs.target_count > 0) norm_project(stream, kernels, params.inputs);
-}
-
 int head_candidates(const DecodeKernels&) {
   return 3;
 }

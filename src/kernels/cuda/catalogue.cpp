@@ -30,8 +30,6 @@ constexpr std::array kPromises = {
     Promise{"experts_gate_up_*", kEveryArch, "HMMA.16816.F32"},
     Promise{"experts_down_*", kEveryArch, "LDGSTS.E.BYPASS.128"},
     Promise{"experts_down_*", kEveryArch, "HMMA.16816.F32"},
-    Promise{"layer_tail_1", kSm90, "LDGSTS.E.BYPASS.128"},
-    Promise{"layer_tail_1", kSm90, "HMMA.16816.F32"},
     Promise{"norm_head_*", kEveryArch, "HMMA.16816.F32"},
     Promise{"attention_step_*", kEveryArch, "HMMA.16816.F32.BF16"},
     Promise{"attention_step_*", kEveryArch, "LDG.E.128"},
@@ -75,9 +73,6 @@ constexpr std::array kLocalMemory = {
     LocalMemory{"project_add_1", 32,
                 "64 registers a thread, so that a block of the next kernel fits beside; what waits "
                 "in memory is indices of the epilogue"},
-    LocalMemory{"layer_tail_1", 56,
-                "64 registers a thread, so that a block of delta_step fits beside; up to "
-                "fourteen words, outside the loops over weights"},
     LocalMemory{"experts_down_8", 8, "a pair of words, outside the loop over weights"},
     LocalMemory{"experts_down_16", 8, "likewise"},
     LocalMemory{"attention_step_wide", 192,

@@ -93,7 +93,6 @@ DecodeKernels find_decode_kernels(const gpu::KernelSet& kernels, const DecodeSha
   return {.shape = shape,
           .embed_step = kernels.find("embed_step"),
           .greedy_step = kernels.find("greedy_step"),
-          .layer_tail = shape.arch == 90 ? kernels.find("layer_tail_1") : gpu::Kernel{},
           .norm_project = find_by_tokens(kernels, "norm_project"),
           .project_add = find_by_tokens(kernels, "project_add"),
           .norm_route = find_by_tokens(kernels, "norm_route"),
@@ -195,61 +194,6 @@ void experts_down(gpu::Stream& stream, const DecodeKernels& kernels, const Exper
         down_shared_bytes(arch_constant(shape), params.tokens, shape.top_k, shape.experts,
                           shape.expert_dim, shape.shared_dim),
         params);
-}
-
-namespace {
-
-int tail_shared_bytes(const DecodeShape& shape, int mixed_columns, bool fp8) {
-  const int arch = arch_constant(shape), warps = warps_of(shape.hidden, kHiddenSpan);
-  const int hidden = hidden_shared_bytes(shape, 1, tail_ring_depth(arch));
-  const int add = warps_of(mixed_columns, kAddSpan) *
-                  (add_ring_depth(arch, fp8) * kRingSlotBytes + add_scratch_bytes(1));
-  const int down =
-      tail_down_warps(warps, shape.top_k, shape.expert_dim, shape.shared_dim) *
-          tail_down_depth(arch) * kRingSlotBytes +
-      (shape.top_k + 1) * inner_slices(shape.expert_dim, shape.shared_dim) * kTileRows * 4;
-  return std::max({hidden, add, down});
-}
-
-int route_blocks(const DecodeShape& shape) {
-  const int groups = groups_of(shape.hidden, kHiddenSpan);
-  const int router = divide_up(tiles_of(shape.experts), groups);
-  return router + (shape.shared_dim > 0 ? 1 + divide_up(tiles_of(shape.shared_dim), groups) : 0);
-}
-
-}  // namespace
-
-bool fits_layer_tail(const DecodeKernels& kernels, int mixed_columns) {
-  const DecodeShape& shape = kernels.shape;
-  const int warps = warps_of(shape.hidden, kHiddenSpan);
-  const int add_blocks = divide_up(tiles_of(shape.hidden), groups_of(mixed_columns, kAddSpan));
-  return shape.arch == 90 && warps <= 32 && warps_of(mixed_columns, kAddSpan) == warps &&
-         inner_slices(shape.expert_dim, shape.shared_dim) <= warps &&
-         std::max({add_blocks, tiles_of(shape.hidden), route_blocks(shape)}) <=
-             shape.multiprocessors &&
-         kernels.layer_tail.registers * warps * 32 <= 65536 &&
-         kernels.layer_tail.static_shared + tail_shared_bytes(shape, mixed_columns, false) <=
-             227 * 1024;
-}
-
-// The bytes of its stages. One block a multiprocessor, whatever a stage has for it to do.
-void layer_tail(gpu::Stream& stream, const DecodeKernels& kernels, const TailParams& params) {
-  const DecodeShape& shape = kernels.shape;
-  check_matrix(params.out.weight, params.out.weight.cols);
-  CHECK(params.out.tokens == 1 && params.route.tokens == 1 && params.experts.tokens == 1 &&
-            (params.inputs.target_count == 0 || params.inputs.tokens == 1),
-        "one token");
-  CHECK(fits_layer_tail(kernels, params.out.weight.cols), params.out.weight.cols);
-  TailParams shared = params;
-  if (params.inputs.target_count > 0) share_blocks(shape, shared.inputs);
-  gpu::launch(stream, kernels.layer_tail,
-              {.grid = along_x(shape.multiprocessors),
-               .block = along_x(warps_of(shape.hidden, kHiddenSpan) * 32),
-               .shared_bytes = tail_shared_bytes(shape, params.out.weight.cols,
-                                                 params.out.weight.format == Format::kFp8),
-               .programmatic = true,
-               .cooperative = true},
-              shared);
 }
 
 int head_candidates(const DecodeKernels& kernels) {

@@ -47,11 +47,10 @@ struct ByTokens {
 };
 struct DecodeKernels {
   DecodeShape shape;
-  gpu::Kernel embed_step, greedy_step, layer_tail;
+  gpu::Kernel embed_step, greedy_step;
   ByTokens norm_project, project_add, norm_route, experts_gate_up, experts_down, norm_head;
 };
-// The programs that hold them: "decode_project.cu", "decode_experts.cu", "decode_head.cu",
-// "decode_tail.cu".
+// The programs that hold them: "decode_project.cu", "decode_experts.cu", "decode_head.cu".
 DecodeKernels find_decode_kernels(const gpu::KernelSet& kernels, const DecodeShape& shape);
 
 // residual[t, :] = row step->tokens[t] of table (BF16), for t < params.tokens. Ids outside the
@@ -81,13 +80,6 @@ void experts_gate_up(gpu::Stream& stream, const DecodeKernels& kernels,
 // down_shared(inner)), with w = softmax(logits) of the chosen, divided by their sum if
 // kNormaliseTopK, and s = sigmoid(shared_logit).
 void experts_down(gpu::Stream& stream, const DecodeKernels& kernels, const ExpertsParams& params);
-
-// project_add, norm_route, experts_gate_up, experts_down and, if params.inputs has targets,
-// norm_project of one token, in one launch; the same bits. Only where fits_layer_tail().
-void layer_tail(gpu::Stream& stream, const DecodeKernels& kernels, const TailParams& params);
-// Whether all blocks of layer_tail can be resident, for mixers whose output has that many columns:
-// sm_90 and shapes whose stages have equally many warps.
-bool fits_layer_tail(const DecodeKernels& kernels, int mixed_columns);
 
 // logits[r, :] = W round(norm(residual[tokens - rows + r, :])) for r < rows, FP32, and per row the
 // largest sampleable logit of each block of the grid (candidates), for greedy_step.

@@ -98,23 +98,6 @@ constexpr int down_shared_bytes(int arch, int tokens, int top_k, int experts, in
          (products > choice ? products : choice);
 }
 
-// layer_tail, one block a multiprocessor: every stage has the warps of the hidden columns, and
-// rings that leave shared memory for a block of delta_step beside it. experts_down: as many of
-// those warps as share the entries evenly.
-constexpr int tail_ring_depth(int arch) {
-  return arch == 900 ? 5 : 2;
-}
-constexpr int tail_down_warps(int warps, int top_k, int expert_dim, int shared_dim) {
-  const int slices = inner_slices(expert_dim, shared_dim);
-  const int entries = top_k + (shared_dim > 0 ? 1 : 0);
-  const int most = warps / slices > 0 ? warps / slices : 1;
-  const int rounds = (entries + most - 1) / most;
-  return slices * ((entries + rounds - 1) / rounds);
-}
-constexpr int tail_down_depth(int arch) {
-  return kInnerSpan * (arch == 900 ? 2 : 1);
-}
-
 // Elements a row of a weight matrix takes in memory (params.h, Matrix::stride).
 constexpr int stride_of(int columns) {
   return (columns + 63) / 64 * 64;
@@ -180,15 +163,6 @@ struct ExpertsParams {
   RoutingBuffers routing;
   Bfloat16* residual;  // [tokens, hidden], updated by experts_down
   int tokens;
-};
-
-// From a layer's mixed vectors to the inputs of the next layer's mixer.
-struct TailParams {
-  ProjectAddParams out;
-  NormRouteParams route;
-  ExpertsParams experts;
-  NormProjectParams inputs;  // target_count 0: the last layer
-  unsigned* barrier;         // zero before the first launch (device/grid_barrier.cuh)
 };
 
 // Which ids greedy decoding may choose.

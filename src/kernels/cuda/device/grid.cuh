@@ -15,14 +15,3 @@ __device__ __forceinline__ void let_next_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-
-// Where a stage of the decode step runs: as a kernel of its own here, among others in
-// decode_tail.cu. kDepth: slots of a warp's ring over the hidden columns.
-template <int kRingDepth>
-struct OwnKernel {
-  static constexpr int kDepth = kRingDepth;
-  __device__ __forceinline__ int block() const { return blockIdx.x; }
-  __device__ __forceinline__ int blocks() const { return gridDim.x; }
-  __device__ __forceinline__ void wait_for_previous() const { ::wait_for_previous(); }
-  __device__ __forceinline__ void let_next_start() const { ::let_next_start(); }
-};
