@@ -36,10 +36,10 @@ struct EngineOptions {
   // does not depend on it.
   int64_t block_tokens = 0;
   bool float32 = false;        // FP32 activations: for proofs, slower
-  // Not lossless, hence off; docs/performance.md has what each costs in KL and gives in speed.
-  bool fp8_head = false;  // the head as E4M3 with 128x128 scales, quantised while loading
-  bool fp8_kv = false;    // keys and values as E4M3, a scale a position and head; GPU only
-  bool fast = false;      // both, as far as the device has them
+  // Not lossless, hence off; docs/command-line.md has what each costs.
+  bool fp8_head = false;       // the head as E4M3 with 128x128 scales, quantised while loading
+  bool fp8_kv = false;         // keys and values as E4M3, a scale a position and head; GPU only
+  bool fast = false;           // both, as far as the device has them
   std::string cpu_level = {};  // "", "avx2" or "avx512"; "" takes the best the machine has
   // (bytes read, bytes in all) while loading; false cancels.
   std::function<bool(int64_t, int64_t)> on_load = {};

@@ -227,9 +227,9 @@ std::string json_line(const Engine& engine, const Measurement& m, const Options&
   line["weights"] = engine.weights_line();
   line["kv"] = engine.kv_line();
   const std::string lossy = engine.lossy_line();
-  line["options"] = fmt::format("ctx={} activations={}{}{}", engine.context(),
-                                options.common.is_float32 ? "F32" : "BF16", lossy.empty() ? "" : " ",
-                                lossy);
+  line["options"] =
+      fmt::format("ctx={} activations={}{}{}", engine.context(),
+                  options.common.is_float32 ? "F32" : "BF16", lossy.empty() ? "" : " ", lossy);
   line["batch"] = m.test.batch;
   line["test"] = m.test.name();
   line["tokens_per_s"] = m.median();

@@ -128,9 +128,8 @@ Status eval_command(const Options& options, Output& output) {
   const auto began = std::chrono::steady_clock::now();
   FileScore total{"total", 0, {}};
   for (const std::string& path : options.text_files) {
-    ASSIGN_OR_RETURN(const FileScore score,
-                     score_file(reader, is_compared ? &*reference : nullptr, path,
-                                options.common.is_quiet));
+    ASSIGN_OR_RETURN(const FileScore score, score_file(reader, is_compared ? &*reference : nullptr,
+                                                       path, options.common.is_quiet));
     if (total.bytes == 0) output.write(head_line(is_compared));
     if (!output.write(row(score, is_compared))) return output.status();
     total.bytes += score.bytes;

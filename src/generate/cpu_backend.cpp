@@ -126,7 +126,8 @@ class CpuStepReader final : public StepReader {
 
 Result<std::unique_ptr<StepReader>> step_reader(const std::shared_ptr<CpuModel>& model,
                                                 int64_t depth) {
-  const int64_t state_bytes = decode_state_bytes(*model->weights, depth, kv_format(model->precision));
+  const int64_t state_bytes =
+      decode_state_bytes(*model->weights, depth, kv_format(model->precision));
   try {
     return std::unique_ptr<StepReader>(std::make_unique<CpuStepReader>(model, state_bytes));
   } catch (const std::bad_alloc&) {

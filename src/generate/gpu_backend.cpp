@@ -126,10 +126,9 @@ Status load_model(GpuEngine& engine, const ModelSource& source, const EngineOpti
   ASSIGN_OR_RETURN(engine.plan, plan_gpu(shapes, model->kernels, options, engine.free_before));
   ASSIGN_OR_RETURN(const auto stream, gpu::Stream::create(engine.device));
   if (source.checkpoint == nullptr) {
-    ASSIGN_OR_RETURN(model->weights,
-                     random_gpu_weights(engine.device, *stream, *model->kernels.set, shapes.config,
-                                        wanted_head(options), *options.random_weights,
-                                        options.on_load));
+    ASSIGN_OR_RETURN(model->weights, random_gpu_weights(engine.device, *stream, *model->kernels.set,
+                                                        shapes.config, wanted_head(options),
+                                                        *options.random_weights, options.on_load));
   } else {
     ASSIGN_OR_RETURN(model->weights,
                      upload_weights(engine.device, *stream, shapes, options.on_load));
@@ -205,8 +204,8 @@ Result<Backend> open_gpu_backend(const ModelSource& source, const EngineOptions&
   backend.decode_bytes = [shapes, kv = backend.kv](int64_t depth) {
     return decode_bytes(*shapes, kv, depth);
   };
-  backend.step_reader =
-      [engine, shapes, kv = backend.kv](int64_t depth) -> Result<std::unique_ptr<StepReader>> {
+  backend.step_reader = [engine, shapes,
+                         kv = backend.kv](int64_t depth) -> Result<std::unique_ptr<StepReader>> {
     return std::unique_ptr<StepReader>(
         std::make_unique<GpuStepReader>(engine, decode_bytes(*shapes, kv, depth)));
   };

@@ -103,10 +103,10 @@ Weights carve(const ModelConfig& config, HeadFormat head, Pieces& pieces) {
   }
   w.final_norm = pieces.vector(config.hidden);
   const bool is_fp8 = head == HeadFormat::kFp8;
-  w.head = config.tie_word_embeddings && !is_fp8
-               ? w.embedding
-               : pieces.matrix(config.vocab_rows, config.hidden,
-                               is_fp8 ? DType::kF8E4M3 : config.dtype);
+  w.head =
+      config.tie_word_embeddings && !is_fp8
+          ? w.embedding
+          : pieces.matrix(config.vocab_rows, config.hidden, is_fp8 ? DType::kF8E4M3 : config.dtype);
   Rope rope = make_rope(config);
   w.inv_freq = std::move(rope.inv_freq);
   w.rope_scale = rope.scale;

@@ -3,7 +3,8 @@
 //
 // Invariant: shapes are those a checkpoint of that config binds to; in a block-FP8 config the
 // projections and experts are FP8 with scales, as in the official repositories, everything else is
-// of the config's dtype, vectors are FP32; the head is FP8 if asked for. No MTP head (config.mtp_layers becomes 0).
+// of the config's dtype, vectors are FP32; the head is FP8 if asked for. No MTP head
+// (config.mtp_layers becomes 0).
 #pragma once
 
 #include "src/model/weights.h"

@@ -48,7 +48,8 @@ void widen(const MatrixView& matrix, int64_t first, int64_t count, float* out) {
       return widen<uint16_t>(matrix.data, first, count, f16_to_float, out);
     default:
       CHECK(matrix.dtype == DType::kF32, dtype_name(matrix.dtype));
-      return widen<float>(matrix.data, first, count, [](float value) { return value; }, out);
+      return widen<float>(
+          matrix.data, first, count, [](float value) { return value; }, out);
   }
 }
 
@@ -90,9 +91,8 @@ std::shared_ptr<const Weights> with_fp8_head(const Weights& weights, ThreadPool&
   const auto memory = std::make_shared<LazyBytes>(places.end);
   auto* codes = reinterpret_cast<uint8_t*>(memory->data());
   auto* scales = reinterpret_cast<float*>(memory->data() + places.scales);
-  threads.run(blocks_of(from.rows), [&](int64_t block, int) {
-    quantise_rows(from, block * kScaleBlock, codes, scales);
-  });
+  threads.run(blocks_of(from.rows),
+              [&](int64_t block, int) { quantise_rows(from, block * kScaleBlock, codes, scales); });
   MatrixView& head = quantised->head;
   head = {codes, scales, from.rows, from.cols, DType::kF8E4M3};
   auto* tiles = reinterpret_cast<uint8_t*>(memory->data() + places.tiles);

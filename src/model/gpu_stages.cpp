@@ -91,12 +91,13 @@ std::vector<Stage> mixer_stages(const GpuStep& step, const GpuStepBuffers& buffe
   const auto out = [&step, &buffers](const GpuLayer& layer, size_t) {
     step.project_out(layer, buffers.mixed_out, buffers.residual, 1);
   };
-  return {{"norm + delta inputs", kDelta, inputs_cost, inputs},
-          {"delta rule", kDelta, [=](const GpuLayer&) { return delta_cost(c, position); }, mix},
-          {"delta out", kDelta, out_cost, out},
-          {"norm + attention inputs", kFull, inputs_cost, inputs},
-          {"attention", kFull, [=](const GpuLayer&) { return attention_cost(c, kv, position); }, mix},
-          {"attention out", kFull, out_cost, out}};
+  return {
+      {"norm + delta inputs", kDelta, inputs_cost, inputs},
+      {"delta rule", kDelta, [=](const GpuLayer&) { return delta_cost(c, position); }, mix},
+      {"delta out", kDelta, out_cost, out},
+      {"norm + attention inputs", kFull, inputs_cost, inputs},
+      {"attention", kFull, [=](const GpuLayer&) { return attention_cost(c, kv, position); }, mix},
+      {"attention out", kFull, out_cost, out}};
 }
 
 std::vector<Stage> expert_stages(const GpuStep& step, const GpuStepBuffers& buffers,

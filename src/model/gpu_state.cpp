@@ -85,7 +85,8 @@ Result<GpuState> GpuState::create(const std::shared_ptr<gpu::Device>& device, co
   state.kv_heads_ = c.num_kv_heads;
   state.head_dim_ = c.head_dim;
   state.shape_ = delta_shape(c);
-  ASSIGN_OR_RETURN(state.memory_, gpu::DeviceMemory::allocate(device, bytes_needed(c, kv, capacity)));
+  ASSIGN_OR_RETURN(state.memory_,
+                   gpu::DeviceMemory::allocate(device, bytes_needed(c, kv, capacity)));
   char* next = state.memory_.data();
   const auto take = [&next](int64_t bytes) {
     char* at = next;
@@ -101,8 +102,8 @@ Result<GpuState> GpuState::create(const std::shared_ptr<gpu::Device>& device, co
     }
   }
   if (kv == KvFormat::kFp8) {
-    state.unpacked_ = cache_at(c, KvFormat::kBf16, capacity,
-                               take(cache_bytes(c, KvFormat::kBf16, capacity)));
+    state.unpacked_ =
+        cache_at(c, KvFormat::kBf16, capacity, take(cache_bytes(c, KvFormat::kBf16, capacity)));
   }
   return state;
 }

@@ -60,7 +60,8 @@ struct GpuFormats {
   bool head_fp8 = false;
   bool kv_fp8 = false;
 };
-// Of the matrices. kUnsupported when a class mixes formats, or holds F16 or F32; the message names the class.
+// Of the matrices. kUnsupported when a class mixes formats, or holds F16 or F32; the message names
+// the class.
 Result<GpuFormats> gpu_formats(const Weights& weights);
 
 // Device memory the weights take. Blank weights (blank_weights.h) will do.

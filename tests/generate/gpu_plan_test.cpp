@@ -87,7 +87,8 @@ TEST(GpuPlan, WhatCannotFitIsRefusedInNumbers) {
   EXPECT_NE(small.status().message().find("found 16384 MiB of free device memory"),
             std::string::npos)
       << small.status().message();
-  EXPECT_EQ(check_gpu_room(model.shapes.config, HeadFormat::kPublished, 16 * kGib).code(), StatusCode::kExhausted);
+  EXPECT_EQ(check_gpu_room(model.shapes.config, HeadFormat::kPublished, 16 * kGib).code(),
+            StatusCode::kExhausted);
   EXPECT_TRUE(check_gpu_room(model.shapes.config, HeadFormat::kPublished, 40 * kGib).ok());
   EngineOptions options;
   options.context = 262144;

@@ -106,9 +106,8 @@ TEST(GpuWeights, RandomOnesAreTheHostsToTheBit) {
     ASSERT_TRUE(kernels.ok()) << kernels.status().message();
     const auto host = random_weights(config, HeadFormat::kPublished, seed, threads, nullptr);
     ASSERT_TRUE(host.ok());
-    const auto made =
-        random_gpu_weights(gpu::test_device(), *stream, **kernels, config, HeadFormat::kPublished, seed,
-                           nullptr);
+    const auto made = random_gpu_weights(gpu::test_device(), *stream, **kernels, config,
+                                         HeadFormat::kPublished, seed, nullptr);
     ASSERT_TRUE(made.ok()) << made.status().message();
     expect_uploaded(*stream, **host, *made);
   }

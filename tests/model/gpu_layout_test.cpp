@@ -83,8 +83,9 @@ TEST(GpuLayout, AConfigAlonePredictsTheShippedModelsBytes) {
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   const auto weights = load_weights(*checkpoint, {.is_read = false});
   ASSERT_TRUE(weights.ok()) << weights.status().message();
-  EXPECT_EQ(gpu_weights_bytes(blank_weights((*checkpoint)->config(), HeadFormat::kPublished, nullptr)),
-            gpu_weights_bytes(**weights));
+  EXPECT_EQ(
+      gpu_weights_bytes(blank_weights((*checkpoint)->config(), HeadFormat::kPublished, nullptr)),
+      gpu_weights_bytes(**weights));
 }
 
 // Qwen3.6-35B-A3B-FP8 without MTP and vision: 31.8 billion bytes of FP8 trunk experts, 1.4 of
