@@ -36,6 +36,10 @@ struct EngineOptions {
   // does not depend on it.
   int64_t block_tokens = 0;
   bool float32 = false;        // FP32 activations: for proofs, slower
+  // Not lossless, hence off; docs/command-line.md has what each costs.
+  bool fp8_head = false;       // the head as E4M3 with 128x128 scales, quantised while loading
+  bool fp8_kv = false;         // keys and values as E4M3, a scale a position and head; GPU only
+  bool fast = false;           // both, as far as the device has them
   std::string cpu_level = {};  // "", "avx2" or "avx512"; "" takes the best the machine has
   // (bytes read, bytes in all) while loading; false cancels.
   std::function<bool(int64_t, int64_t)> on_load = {};
@@ -135,7 +139,9 @@ class Engine {
   // What computes and why: "cpu avx512, 2 threads (the best level of this machine; ...)".
   virtual std::string backend_line() const = 0;
   virtual std::string weights_line() const = 0;           // "FP8 128x128 + BF16"
-  virtual std::string kv_line() const = 0;                // "BF16" or "F32"
+  virtual std::string kv_line() const = 0;                // "BF16", "F32" or "FP8"
+  // What is on that is not lossless, as flags: "lm-head=fp8 kv-type=fp8"; "" when nothing is.
+  virtual std::string lossy_line() const = 0;
   virtual int64_t decode_bytes(int64_t depth) const = 0;  // bytes a step must read at that depth
   // To compare steps at that depth with a plain read of their bytes, by the engine's threads or its
   // GPU. May outlive this pointer to the engine. kExhausted: no memory for a stand-in of the state.
@@ -167,6 +173,9 @@ class Session {
   virtual Result<std::vector<double>> score(
       const std::vector<TokenId>& tokens,
       const std::function<bool(int64_t, int64_t)>& progress) = 0;
+  // Consumes tokens and gives the logits after each, [tokens, Engine::vocab_rows]: what comparisons
+  // of two engines are made of. Errors as generate(); a row may hold NaN.
+  virtual Result<std::vector<float>> logits(const std::vector<TokenId>& tokens) = 0;
   // Consumes tokens without sampling, as generate() does with its prompt. Errors as generate().
   virtual Status feed(const std::vector<TokenId>& tokens,
                       const std::function<bool(int64_t, int64_t)>& progress) = 0;

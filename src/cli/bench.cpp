@@ -226,8 +226,10 @@ std::string json_line(const Engine& engine, const Measurement& m, const Options&
   line["backend"] = engine.backend_line();
   line["weights"] = engine.weights_line();
   line["kv"] = engine.kv_line();
-  line["options"] = fmt::format("ctx={} activations={}", engine.context(),
-                                options.common.is_float32 ? "F32" : "BF16");
+  const std::string lossy = engine.lossy_line();
+  line["options"] =
+      fmt::format("ctx={} activations={}{}{}", engine.context(),
+                  options.common.is_float32 ? "F32" : "BF16", lossy.empty() ? "" : " ", lossy);
   line["batch"] = m.test.batch;
   line["test"] = m.test.name();
   line["tokens_per_s"] = m.median();
@@ -245,10 +247,11 @@ std::string json_line(const Engine& engine, const Measurement& m, const Options&
 
 std::string markdown_head(const Engine& engine) {
   return fmt::format(
-      "{}, {} weights, {} KV, {}, {}, {}\n\n"
+      "{}, {} weights, {} KV, {}{}, {}, {}\n\n"
       "| test | tokens/s | spread | MB/token | read limit, tokens/s | share of limit |\n"
       "|---|---:|---:|---:|---:|---:|\n",
-      engine.model_name(), engine.weights_line(), engine.kv_line(), engine.backend_line(),
+      engine.model_name(), engine.weights_line(), engine.kv_line(),
+      engine.lossy_line().empty() ? "" : engine.lossy_line() + ", ", engine.backend_line(),
       engine.device_facts() ? engine.device_facts()->driver : processor_name(), version_line());
 }
 

@@ -57,6 +57,7 @@ void print_statistics(const GenerateResult& result, const Engine& engine, int64_
 std::string engine_lines(const Engine& engine) {
   std::string lines = fmt::format("backend: {}\nmodel:   {}, {}", engine.backend_line(),
                                   engine.model_name(), engine.weights_line());
+  if (!engine.lossy_line().empty()) lines += "\nlossy:   " + engine.lossy_line();
   for (const std::string& note : engine.notes()) lines += "\nnote:    " + note;
   return lines;
 }

@@ -19,6 +19,9 @@ Result<std::shared_ptr<const Engine>> open_engine(const Options& options) {
   engine_options.threads = static_cast<int>(common.threads);
   engine_options.context = common.context;
   engine_options.float32 = common.is_float32;
+  engine_options.fp8_head = common.has_fp8_head;
+  engine_options.fp8_kv = common.has_fp8_kv;
+  engine_options.fast = common.is_fast;
   engine_options.cpu_level = common.cpu_level;
   engine_options.device = common.device;
   engine_options.random_weights = common.random_weights;

@@ -89,6 +89,24 @@ void add_engine(CLI::App* app, CommonOptions* common) {
               }
               common->device = text;
             });
+  const auto add_format = [app](const std::string& name, const std::string& help,
+                                const std::string& lossless, bool* is_fp8) {
+    add_value(app, name, help, "FORMAT", [=](const std::string& text) {
+      if (text != "fp8" && text != lossless) {
+        throw CLI::ValidationError(name,
+                                   fmt::format("found '{}', expected {} or fp8", text, lossless));
+      }
+      *is_fp8 = text == "fp8";
+    });
+  };
+  add_format("--lm-head", "published (default), or fp8: faster decoding, not lossless", "published",
+             &common->has_fp8_head);
+  add_format("--kv-type",
+             "bf16 (default), or fp8: half the memory of a context, not lossless (GPU)", "bf16",
+             &common->has_fp8_kv);
+  app->add_flag(
+      "--fast", common->is_fast,
+      "--lm-head fp8 and, on a GPU, --kv-type fp8; `moray eval --fast` measures the cost");
   app->add_flag("--float32", common->is_float32, "FP32 activations: for comparisons, slower");
 }
 

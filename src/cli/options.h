@@ -28,6 +28,9 @@ struct CommonOptions {
   std::optional<int64_t> max_tokens;  // -1: until the context is full; not given: as below
   bool is_quiet = false;              // no statistics, no progress
   bool is_float32 = false;
+  bool has_fp8_head = false;
+  bool has_fp8_kv = false;
+  bool is_fast = false;
   std::string cpu_level;                   // "", "avx2", "avx512"
   std::string device = "auto";             // "auto", "cpu", "cuda", "cuda:N"
   std::optional<uint64_t> random_weights;  // --weights random[:SEED]

@@ -68,6 +68,7 @@ Status selftest_command(const Options& options, Output& output) {
   if (gpu_options.common.device == "auto") gpu_options.common.device = "cuda";
   Options cpu_options = options;
   cpu_options.common.device = "cpu";
+  cpu_options.common.has_fp8_kv = false;  // only a GPU has them
   if (cpu_options.common.context == 0) cpu_options.common.context = 2 * kTokens;
   ASSIGN_OR_RETURN(const auto gpu, open_engine(gpu_options));
   ASSIGN_OR_RETURN(const auto cpu, open_engine(cpu_options));

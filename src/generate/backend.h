@@ -15,6 +15,8 @@
 #include "moray/engine.h"
 #include "src/formats/checkpoint.h"
 #include "src/generate/step_model.h"
+#include "src/model/model.h"
+#include "src/model/weights.h"
 
 namespace moray {
 
@@ -27,7 +29,8 @@ struct ModelSource {
 
 struct Backend {
   std::string line;  // Engine::backend_line
-  std::string kv_line;
+  HeadFormat head = HeadFormat::kPublished;
+  KvFormat kv = KvFormat::kBf16;
   int64_t context = 0;
   std::vector<std::string> notes;
   std::function<int64_t(int64_t depth)> decode_bytes;
@@ -45,5 +48,9 @@ Result<Backend> open_gpu_backend(const ModelSource& source, const EngineOptions&
 
 // Tokens a prefill pass may have at most, on any device.
 inline constexpr int64_t kBlockTokensMax = 8192;
+
+inline HeadFormat wanted_head(const EngineOptions& options) {
+  return options.fp8_head || options.fast ? HeadFormat::kFp8 : HeadFormat::kPublished;
+}
 
 }  // namespace moray

@@ -14,6 +14,7 @@
 #include "src/generate/read_bandwidth.h"
 #include "src/kernels/cpu/dispatch.h"
 #include "src/model/blank_weights.h"
+#include "src/model/fp8_head.h"
 #include "src/model/model.h"
 #include "src/model/random_weights.h"
 
@@ -64,7 +65,10 @@ Result<int64_t> plan(const ModelSource& source, const EngineOptions& options, co
   question.available_bytes = available_memory_bytes();
   question.weight_bytes =
       source.checkpoint ? tensor_bytes(*source.checkpoint, [](std::string_view) { return true; })
-                        : blank_weights_bytes(config);
+                        : blank_weights_bytes(config, wanted_head(options));
+  if (source.checkpoint && wanted_head(options) == HeadFormat::kFp8) {
+    question.weight_bytes += fp8_head_bytes(config);
+  }
   const auto workspace_bytes = [&](int64_t tokens) {
     return Workspace::bytes_needed(config, model.block_tokens, tokens, model.pool->thread_count());
   };
@@ -99,7 +103,7 @@ std::string describe(const CpuModel& model) {
 
 int64_t decode_bytes(const CpuModel& model, int64_t depth) {
   return decode_weight_bytes(*model.weights) +
-         decode_state_bytes(*model.weights, depth, model.precision);
+         decode_state_bytes(*model.weights, depth, kv_format(model.precision));
 }
 
 class CpuStepReader final : public StepReader {
@@ -122,7 +126,8 @@ class CpuStepReader final : public StepReader {
 
 Result<std::unique_ptr<StepReader>> step_reader(const std::shared_ptr<CpuModel>& model,
                                                 int64_t depth) {
-  const int64_t state_bytes = decode_state_bytes(*model->weights, depth, model->precision);
+  const int64_t state_bytes =
+      decode_state_bytes(*model->weights, depth, kv_format(model->precision));
   try {
     return std::unique_ptr<StepReader>(std::make_unique<CpuStepReader>(model, state_bytes));
   } catch (const std::bad_alloc&) {
@@ -164,6 +169,11 @@ Result<StepModel> new_model(const std::shared_ptr<CpuModel>& model) {
 }  // namespace
 
 Result<Backend> open_cpu_backend(const ModelSource& source, const EngineOptions& options) {
+  if (options.fp8_kv) {
+    return Status(StatusCode::kUnsupported,
+                  "kv-type: found fp8 on the CPU, expected bf16 (only a GPU keeps FP8 keys and "
+                  "values)");
+  }
   ASSIGN_OR_RETURN(const std::optional<cpu::Level> level, level_named(options.cpu_level));
   const auto model = std::make_shared<CpuModel>();
   ASSIGN_OR_RETURN(model->kernels, cpu::kernels_for(level));
@@ -175,19 +185,25 @@ Result<Backend> open_cpu_backend(const ModelSource& source, const EngineOptions&
   model->pool.emplace(options.threads);
   Backend backend;
   ASSIGN_OR_RETURN(model->context, plan(source, options, *model, &backend.notes));
+  backend.head = wanted_head(options);
   if (source.checkpoint != nullptr) {
     ASSIGN_OR_RETURN(model->weights,
                      load_weights(source.checkpoint, {.progress = options.on_load}));
+    if (backend.head == HeadFormat::kFp8) {
+      model->weights = with_fp8_head(*model->weights, *model->pool);
+    }
   } else {
-    ASSIGN_OR_RETURN(model->weights, random_weights(source.config, *options.random_weights,
-                                                    *model->pool, options.on_load));
+    ASSIGN_OR_RETURN(model->weights,
+                     random_weights(source.config, backend.head, *options.random_weights,
+                                    *model->pool, options.on_load));
   }
+  if (options.fast) backend.notes.push_back("fast: FP8 head; keys and values stay as they are");
   const std::span<const std::string> model_notes = notes_of(*model->weights);
   backend.notes.insert(backend.notes.end(), model_notes.begin(), model_notes.end());
   model->workspace.emplace(config_of(*model->weights), model->block_tokens, model->context,
                            model->pool->thread_count());
   backend.line = describe(*model);
-  backend.kv_line = options.float32 ? "F32" : "BF16";
+  backend.kv = kv_format(model->precision);
   backend.context = model->context;
   backend.decode_bytes = [model](int64_t depth) { return decode_bytes(*model, depth); };
   backend.step_reader = [model](int64_t depth) { return step_reader(model, depth); };

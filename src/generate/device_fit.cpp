@@ -12,7 +12,8 @@ namespace moray {
 Result<std::vector<DeviceFit>> device_fits(const std::string& folder) {
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(folder));
   ASSIGN_OR_RETURN(const std::vector<gpu::DeviceInfo> devices, gpu::list_devices());
-  const int64_t weight_bytes = gpu_weights_bytes(blank_weights(config, nullptr));
+  const int64_t weight_bytes =
+      gpu_weights_bytes(blank_weights(config, HeadFormat::kPublished, nullptr));
   std::vector<DeviceFit> fits;
   for (const gpu::DeviceInfo& info : devices) {
     DeviceFit fit;
@@ -23,7 +24,8 @@ Result<std::vector<DeviceFit>> device_fits(const std::string& folder) {
     if (status.ok()) {
       const auto device = gpu::Device::open(info.ordinal);
       if (device.ok()) fit.free_bytes = (*device)->free_bytes();
-      status = device.ok() ? check_gpu_room(config, fit.free_bytes) : device.status();
+      status = device.ok() ? check_gpu_room(config, HeadFormat::kPublished, fit.free_bytes)
+                           : device.status();
     }
     fit.refusal = status.message();
     fits.push_back(std::move(fit));

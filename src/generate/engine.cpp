@@ -41,7 +41,8 @@ class LoadedEngine final : public Engine, public std::enable_shared_from_this<Lo
   std::string model_name() const override { return model_display_name(source_.folder); }
   std::string backend_line() const override { return backend_.line; }
   std::string weights_line() const override;
-  std::string kv_line() const override { return backend_.kv_line; }
+  std::string kv_line() const override;
+  std::string lossy_line() const override;
   int64_t decode_bytes(int64_t depth) const override { return backend_.decode_bytes(depth); }
   Result<std::unique_ptr<StepReader>> step_reader(int64_t depth) const override {
     return backend_.step_reader(depth);
@@ -223,6 +224,25 @@ std::string LoadedEngine::weights_line() const {
   const std::string dtype(dtype_name(source_.config.dtype));
   return (source_.config.block_fp8 ? "FP8 128x128 + " + dtype : dtype) +
          (source_.checkpoint == nullptr ? ", random" : "");
+}
+
+std::string LoadedEngine::kv_line() const {
+  switch (backend_.kv) {
+    case KvFormat::kF32:
+      return "F32";
+    case KvFormat::kBf16:
+      return "BF16";
+    case KvFormat::kFp8:
+      return "FP8";
+  }
+  return "";
+}
+
+std::string LoadedEngine::lossy_line() const {
+  const bool is_head = backend_.head == HeadFormat::kFp8;
+  const bool is_kv = backend_.kv == KvFormat::kFp8;
+  return fmt::format("{}{}{}", is_head ? "lm-head=fp8" : "", is_head && is_kv ? " " : "",
+                     is_kv ? "kv-type=fp8" : "");
 }
 
 Result<std::vector<StageTime>> LoadedEngine::measure_stages(int64_t depth) const {

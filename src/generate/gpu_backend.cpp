@@ -12,6 +12,7 @@
 #include "src/gpu/device.h"
 #include "src/gpu/stream.h"
 #include "src/model/blank_weights.h"
+#include "src/model/fp8_head.h"
 #include "src/model/gpu_check.h"
 #include "src/model/gpu_forward.h"
 #include "src/model/model.h"
@@ -63,8 +64,8 @@ Result<StepModel> new_model(const std::shared_ptr<GpuEngine>& engine) {
 }
 
 // Bytes of a step at `depth`: those of the weights by the host's count, and of the state.
-int64_t decode_bytes(const Weights& shapes, int64_t depth) {
-  return decode_weight_bytes(shapes) + decode_state_bytes(shapes, depth, Precision::kBfloat16);
+int64_t decode_bytes(const Weights& shapes, KvFormat kv, int64_t depth) {
+  return decode_weight_bytes(shapes) + decode_state_bytes(shapes, depth, kv);
 }
 
 // Reads as many bytes of the weights as a step reads in all.
@@ -118,15 +119,16 @@ Status load_model(GpuEngine& engine, const ModelSource& source, const EngineOpti
   auto model = std::make_shared<GpuModel>();
   model->device = engine.device;
   model->config = shapes.config;
-  ASSIGN_OR_RETURN(const GpuFormats formats, gpu_formats(shapes));
+  ASSIGN_OR_RETURN(GpuFormats formats, gpu_formats(shapes));
+  formats.kv_fp8 = options.fp8_kv || options.fast;
   ASSIGN_OR_RETURN(model->kernels,
                    build_gpu_kernels(engine.device, shapes.config, formats, nullptr));
   ASSIGN_OR_RETURN(engine.plan, plan_gpu(shapes, model->kernels, options, engine.free_before));
   ASSIGN_OR_RETURN(const auto stream, gpu::Stream::create(engine.device));
   if (source.checkpoint == nullptr) {
-    ASSIGN_OR_RETURN(model->weights,
-                     random_gpu_weights(engine.device, *stream, *model->kernels.set, shapes.config,
-                                        *options.random_weights, options.on_load));
+    ASSIGN_OR_RETURN(model->weights, random_gpu_weights(engine.device, *stream, *model->kernels.set,
+                                                        shapes.config, wanted_head(options),
+                                                        *options.random_weights, options.on_load));
   } else {
     ASSIGN_OR_RETURN(model->weights,
                      upload_weights(engine.device, *stream, shapes, options.on_load));
@@ -164,16 +166,21 @@ Result<Backend> open_gpu_backend(const ModelSource& source, const EngineOptions&
   ASSIGN_OR_RETURN(engine->device, gpu::Device::open(ordinal));
   engine->free_before = engine->device->free_bytes();
   Backend backend;
+  backend.head = wanted_head(options);
   // Shapes to count bytes with: the checkpoint's own, or a config's.
   std::shared_ptr<const Weights> shapes;
   if (source.checkpoint != nullptr) {
-    RETURN_IF_ERROR(check_gpu_room(source.config, engine->free_before));
+    RETURN_IF_ERROR(check_gpu_room(source.config, backend.head, engine->free_before));
     LoadOptions load{.is_read = false};
     ASSIGN_OR_RETURN(shapes, load_weights(source.checkpoint, load));
     const std::span<const std::string> notes = notes_of(*shapes);
     backend.notes.assign(notes.begin(), notes.end());
+    if (backend.head == HeadFormat::kFp8) {
+      ThreadPool threads(options.threads);
+      shapes = with_fp8_head(*shapes, threads);
+    }
   } else {
-    shapes = std::make_shared<Weights>(blank_weights(source.config, nullptr));
+    shapes = std::make_shared<Weights>(blank_weights(source.config, backend.head, nullptr));
     backend.notes.push_back(
         fmt::format("weights: random, seed {}; for measurements only", *options.random_weights));
   }
@@ -192,14 +199,15 @@ Result<Backend> open_gpu_backend(const ModelSource& source, const EngineOptions&
                              info.arch() >= 90 ? "a" : "", report.line());
   if (!report.cache_trouble.empty()) backend.notes.push_back(report.cache_trouble);
   backend.notes.insert(backend.notes.end(), engine->plan.notes.begin(), engine->plan.notes.end());
-  backend.kv_line = "BF16";
+  backend.kv = engine->model->kernels.kv();
   backend.context = engine->plan.context;
-  backend.decode_bytes = [engine, shapes](int64_t depth) {
-    return decode_bytes(*shapes, depth);
+  backend.decode_bytes = [shapes, kv = backend.kv](int64_t depth) {
+    return decode_bytes(*shapes, kv, depth);
   };
-  backend.step_reader = [engine, shapes](int64_t depth) -> Result<std::unique_ptr<StepReader>> {
+  backend.step_reader = [engine, shapes,
+                         kv = backend.kv](int64_t depth) -> Result<std::unique_ptr<StepReader>> {
     return std::unique_ptr<StepReader>(
-        std::make_unique<GpuStepReader>(engine, decode_bytes(*shapes, depth)));
+        std::make_unique<GpuStepReader>(engine, decode_bytes(*shapes, kv, depth)));
   };
   backend.measure_stages = [engine](int64_t depth) { return measure_stages(*engine, depth); };
   backend.new_model = [engine] { return new_model(engine); };

@@ -42,8 +42,8 @@ int64_t choose_block(const ModelConfig& config, const GpuKernels& kernels,
 
 }  // namespace
 
-Status check_gpu_room(const ModelConfig& config, int64_t free_bytes) {
-  const int64_t weight_bytes = gpu_weights_bytes(blank_weights(config, nullptr));
+Status check_gpu_room(const ModelConfig& config, HeadFormat head, int64_t free_bytes) {
+  const int64_t weight_bytes = gpu_weights_bytes(blank_weights(config, head, nullptr));
   if (weight_bytes + kGpuReserveBytes <= free_bytes) return Status();
   return no_room(free_bytes, weight_bytes);
 }
@@ -64,9 +64,11 @@ Result<GpuPlan> plan_gpu(const Weights& shapes, const GpuKernels& kernels,
   question.weight_bytes = plan.weight_bytes;
   question.fixed_bytes = plan.workspace_bytes;
   question.share_divisor = 1;  // there is one session
-  question.state_bytes = [&](int64_t tokens) { return GpuState::bytes_needed(config, tokens); };
+  question.state_bytes = [&](int64_t tokens) {
+    return GpuState::bytes_needed(config, kernels.kv(), tokens);
+  };
   ASSIGN_OR_RETURN(plan.context, plan_context(question));
-  plan.state_bytes = GpuState::bytes_needed(config, plan.context);
+  plan.state_bytes = GpuState::bytes_needed(config, kernels.kv(), plan.context);
   if (options.context == 0 && plan.context < config.max_positions) {
     plan.notes.push_back(
         fmt::format("context of {} tokens, not the model's {}: its state takes "

@@ -30,7 +30,7 @@ inline constexpr int64_t kGpuReserveBytes = int64_t{256} << 20;
 
 // kExhausted when the weights of such a model alone are more than `free_bytes`; asked before the
 // checkpoint is read and kernels are compiled.
-Status check_gpu_room(const ModelConfig& config, int64_t free_bytes);
+Status check_gpu_room(const ModelConfig& config, HeadFormat head, int64_t free_bytes);
 
 // Context: what was asked for, else the model's own if the state fits in what weights and workspace
 // leave, less (with a note) if not. Block: what was asked for (rounded to the grid of 64), else the

@@ -57,6 +57,7 @@ class ModelSession final : public Session {
                                   const GenerateOptions& options) override;
   Result<std::vector<double>> score(const std::vector<TokenId>& tokens,
                                     const Progress& progress) override;
+  Result<std::vector<float>> logits(const std::vector<TokenId>& tokens) override;
   Status feed(const std::vector<TokenId>& tokens, const Progress& progress) override;
   Result<std::vector<TokenId>> continue_greedily(TokenId first, int64_t count) override;
   const std::vector<TokenId>& tokens() const override { return tokens_; }
@@ -357,6 +358,26 @@ Result<std::vector<double>> ModelSession::score(const std::vector<TokenId>& toke
                                "finite numbers (damaged weights or a numeric overflow)",
                                bad - scores.begin() + count - static_cast<int64_t>(scores.size())));
   return damage_;
+}
+
+Result<std::vector<float>> ModelSession::logits(const std::vector<TokenId>& tokens) {
+  RETURN_IF_ERROR(check_usable());
+  RETURN_IF_ERROR(check_tokens(tokens));
+  const size_t width = static_cast<size_t>(model_.vocab_rows);
+  std::vector<float> rows(tokens.size() * width);
+  const auto count = static_cast<int64_t>(tokens.size());
+  for (int64_t begin = 0; begin < count; begin += model_.block_tokens) {
+    const auto first = static_cast<size_t>(begin);
+    const auto size = std::min(model_.block_tokens, count - begin);
+    has_logits_ = false;
+    RETURN_IF_ERROR(consume({tokens.data() + first, static_cast<size_t>(size)}, size,
+                            rows.data() + first * width));
+  }
+  if (count > 0) {
+    std::copy(rows.end() - static_cast<std::ptrdiff_t>(width), rows.end(), logits_.begin());
+    has_logits_ = true;
+  }
+  return rows;
 }
 
 void ModelSession::reset() {

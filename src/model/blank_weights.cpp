@@ -92,7 +92,7 @@ LayerWeights blank_layer(const ModelConfig& c, LayerKind kind, DType dtype, Piec
   return w;
 }
 
-Weights carve(const ModelConfig& config, Pieces& pieces) {
+Weights carve(const ModelConfig& config, HeadFormat head, Pieces& pieces) {
   Weights w;
   w.config = config;
   w.config.mtp_layers = 0;
@@ -102,9 +102,11 @@ Weights carve(const ModelConfig& config, Pieces& pieces) {
     w.layers.push_back(blank_layer(config, kind, dtype, pieces));
   }
   w.final_norm = pieces.vector(config.hidden);
-  w.head = config.tie_word_embeddings
-               ? w.embedding
-               : pieces.matrix(config.vocab_rows, config.hidden, config.dtype);
+  const bool is_fp8 = head == HeadFormat::kFp8;
+  w.head =
+      config.tie_word_embeddings && !is_fp8
+          ? w.embedding
+          : pieces.matrix(config.vocab_rows, config.hidden, is_fp8 ? DType::kF8E4M3 : config.dtype);
   Rope rope = make_rope(config);
   w.inv_freq = std::move(rope.inv_freq);
   w.rope_scale = rope.scale;
@@ -113,15 +115,15 @@ Weights carve(const ModelConfig& config, Pieces& pieces) {
 
 }  // namespace
 
-int64_t blank_weights_bytes(const ModelConfig& config) {
+int64_t blank_weights_bytes(const ModelConfig& config, HeadFormat head) {
   Pieces pieces(nullptr);
-  carve(config, pieces);
+  carve(config, head, pieces);
   return static_cast<int64_t>(pieces.end());
 }
 
-Weights blank_weights(const ModelConfig& config, std::byte* memory) {
+Weights blank_weights(const ModelConfig& config, HeadFormat head, std::byte* memory) {
   Pieces pieces(memory);
-  return carve(config, pieces);
+  return carve(config, head, pieces);
 }
 
 }  // namespace moray

@@ -107,6 +107,7 @@ void GpuBlock::mix(const GpuLayer& layer, size_t cache, int tokens) const {
   params.v = buffers_.v;
   params.weights = layer.attention.vectors;
   params.cache = state_.kv(cache);
+  params.unpacked = state_.unpacked_kv();
   params.position = to_int(state_.position());
   params.tokens = tokens;
   params.out = buffers_.mixed_out;

@@ -26,7 +26,7 @@ int64_t aligned(int64_t bytes) {
 
 int64_t GpuForward::bytes_needed(const ModelConfig& config, const GpuKernels& kernels,
                                  int64_t capacity, int64_t block_tokens) {
-  return GpuState::bytes_needed(config, capacity) +
+  return GpuState::bytes_needed(config, kernels.kv(), capacity) +
          GpuWorkspace::bytes_needed(config, kernels, block_tokens);
 }
 
@@ -51,7 +51,7 @@ Status GpuForward::prepare(const GpuForwardOptions& options) {
   ASSIGN_OR_RETURN(stream_, gpu::Stream::create(device));
   ASSIGN_OR_RETURN(start_, gpu::Event::create(device));
   ASSIGN_OR_RETURN(stop_, gpu::Event::create(device));
-  ASSIGN_OR_RETURN(state_, GpuState::create(device, c, options.capacity));
+  ASSIGN_OR_RETURN(state_, GpuState::create(device, c, model_->kernels.kv(), options.capacity));
   ASSIGN_OR_RETURN(
       workspace_, GpuWorkspace::create(device, *stream_, c, model_->kernels, options.block_tokens));
   const int64_t step_bytes = aligned(sizeof(cuda::Step));

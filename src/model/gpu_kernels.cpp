@@ -43,7 +43,8 @@ cuda::AttentionShape attention_shape(const cuda::Constants& k) {
           .head_dim = k.head_dim,
           .has_gate = k.has_gate,
           .multiprocessors = k.multiprocessors,
-          .arch = k.arch};
+          .arch = k.arch,
+          .kv_fp8 = k.kv_fp8};
 }
 
 }  // namespace
@@ -100,6 +101,8 @@ cuda::Constants gpu_constants(const ModelConfig& c, const GpuFormats& formats,
   k.projection_fp8 = formats.projections_fp8;
   k.expert_fp8 = formats.experts_fp8;
   k.shared_fp8 = formats.shared_fp8;
+  k.head_fp8 = formats.head_fp8;
+  k.kv_fp8 = formats.kv_fp8;
   return k;
 }
 

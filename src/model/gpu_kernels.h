@@ -18,6 +18,7 @@
 #include "src/kernels/cuda/prefill.h"
 #include "src/kernels/cuda/w8a8.h"
 #include "src/model/gpu_weights.h"
+#include "src/model/model.h"
 
 namespace moray {
 
@@ -40,6 +41,8 @@ struct GpuKernels {
   cuda::W8a8Kernels w8a8;  // empty unless has_w8a8
   bool has_w8a8 = false;   // FP8 weights whose shapes those kernels take
   gpu::Kernel read_speed;
+
+  KvFormat kv() const { return attention.shape.kv_fp8 ? KvFormat::kFp8 : KvFormat::kBf16; }
 };
 
 Result<GpuKernels> build_gpu_kernels(const std::shared_ptr<gpu::Device>& device,

@@ -162,9 +162,8 @@ GpuLayout lay_out(const Weights& weights, const std::array<char*, kGpuArenas>& a
     layout.weights.layers.push_back(lay_out_layer(layer, inv_freq, builder));
   }
   layout.weights.final_norm = builder.vector(weights.final_norm);
-  layout.weights.head = weights.config.tie_word_embeddings
-                            ? layout.weights.embedding
-                            : builder.matrix(weights.head, GpuArena::kTables);
+  layout.weights.head = weights.has_own_head() ? builder.matrix(weights.head, GpuArena::kTables)
+                                               : layout.weights.embedding;
   return layout;
 }
 

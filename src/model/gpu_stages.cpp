@@ -76,14 +76,14 @@ Cost delta_cost(const ModelConfig& c, int64_t position) {
           4.0 * static_cast<double>(s)};
 }
 
-Cost attention_cost(const ModelConfig& c, int64_t position) {
+Cost attention_cost(const ModelConfig& c, KvFormat kv, int64_t position) {
   const int64_t keys = position + 1;
-  return {4 * keys * c.num_kv_heads * c.head_dim,
+  return {2 * keys * c.num_kv_heads * kv_row_bytes(kv, c.head_dim),
           4.0 * static_cast<double>(keys * c.num_heads * c.head_dim)};
 }
 
 std::vector<Stage> mixer_stages(const GpuStep& step, const GpuStepBuffers& buffers,
-                                const ModelConfig& c, int64_t position) {
+                                const ModelConfig& c, KvFormat kv, int64_t position) {
   constexpr LayerKind kDelta = LayerKind::kGatedDelta;
   constexpr LayerKind kFull = LayerKind::kFullAttention;
   const auto inputs = [&step](const GpuLayer& layer, size_t) { step.project_inputs(layer, 1); };
@@ -91,12 +91,13 @@ std::vector<Stage> mixer_stages(const GpuStep& step, const GpuStepBuffers& buffe
   const auto out = [&step, &buffers](const GpuLayer& layer, size_t) {
     step.project_out(layer, buffers.mixed_out, buffers.residual, 1);
   };
-  return {{"norm + delta inputs", kDelta, inputs_cost, inputs},
-          {"delta rule", kDelta, [=](const GpuLayer&) { return delta_cost(c, position); }, mix},
-          {"delta out", kDelta, out_cost, out},
-          {"norm + attention inputs", kFull, inputs_cost, inputs},
-          {"attention", kFull, [=](const GpuLayer&) { return attention_cost(c, position); }, mix},
-          {"attention out", kFull, out_cost, out}};
+  return {
+      {"norm + delta inputs", kDelta, inputs_cost, inputs},
+      {"delta rule", kDelta, [=](const GpuLayer&) { return delta_cost(c, position); }, mix},
+      {"delta out", kDelta, out_cost, out},
+      {"norm + attention inputs", kFull, inputs_cost, inputs},
+      {"attention", kFull, [=](const GpuLayer&) { return attention_cost(c, kv, position); }, mix},
+      {"attention out", kFull, out_cost, out}};
 }
 
 std::vector<Stage> expert_stages(const GpuStep& step, const GpuStepBuffers& buffers,
@@ -152,7 +153,7 @@ Result<std::vector<GpuStageTime>> GpuForward::measure_stages() {
   CHECK(position < state_.capacity(), position);
   upload_step({&token, 1});
 
-  std::vector<Stage> stages = mixer_stages(*step_, buffers, c, position);
+  std::vector<Stage> stages = mixer_stages(*step_, buffers, c, model_->kernels.kv(), position);
   for (Stage& stage : expert_stages(*step_, buffers, c)) stages.push_back(std::move(stage));
   std::vector<GpuStageTime> times;
   for (const Stage& stage : stages) {

@@ -8,7 +8,6 @@
 namespace moray {
 namespace {
 
-constexpr int64_t kElementBytes = 2;  // BF16
 constexpr int64_t kAlignment = 256;
 
 int64_t padded_capacity(int64_t capacity) {
@@ -16,10 +15,32 @@ int64_t padded_capacity(int64_t capacity) {
          cuda::kAttentionTileKeys;
 }
 
-// Bytes of the keys, or of the values, of one layer.
-int64_t cache_bytes(const ModelConfig& c, int64_t capacity) {
-  const int64_t bytes = c.num_kv_heads * padded_capacity(capacity) * c.head_dim * kElementBytes;
+int64_t aligned(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Bytes of the keys, or of the values, of one layer.
+int64_t element_bytes(const ModelConfig& c, KvFormat kv, int64_t capacity) {
+  return aligned(c.num_kv_heads * padded_capacity(capacity) * c.head_dim * kv_element_bytes(kv));
+}
+// And of their scales.
+int64_t scale_bytes(const ModelConfig& c, KvFormat kv, int64_t capacity) {
+  return kv == KvFormat::kFp8 ? aligned(4 * c.num_kv_heads * padded_capacity(capacity)) : 0;
+}
+int64_t cache_bytes(const ModelConfig& c, KvFormat kv, int64_t capacity) {
+  return 2 * (element_bytes(c, kv, capacity) + scale_bytes(c, kv, capacity));
+}
+cuda::KvCache cache_at(const ModelConfig& c, KvFormat kv, int64_t capacity, char* memory) {
+  const int64_t elements = element_bytes(c, kv, capacity);
+  cuda::KvCache cache{};
+  cache.keys = memory;
+  cache.values = memory + elements;
+  if (kv == KvFormat::kFp8) {
+    cache.key_scales = reinterpret_cast<float*>(memory + 2 * elements);
+    cache.value_scales = cache.key_scales + scale_bytes(c, kv, capacity) / 4;
+  }
+  cache.capacity = static_cast<int>(padded_capacity(capacity));
+  return cache;
 }
 
 cuda::DeltaShape delta_shape(const ModelConfig& c) {
@@ -49,20 +70,23 @@ std::vector<Part> parts_of(const GdnStateView& host, const cuda::DeltaState& dev
 
 }  // namespace
 
-int64_t GpuState::bytes_needed(const ModelConfig& c, int64_t capacity) {
-  return c.count_layers(LayerKind::kFullAttention) * 2 * cache_bytes(c, capacity) +
+int64_t GpuState::bytes_needed(const ModelConfig& c, KvFormat kv, int64_t capacity) {
+  const int64_t unpacked =
+      kv == KvFormat::kFp8 ? cache_bytes(c, KvFormat::kBf16, capacity) : int64_t{0};
+  return c.count_layers(LayerKind::kFullAttention) * cache_bytes(c, kv, capacity) + unpacked +
          c.count_layers(LayerKind::kGatedDelta) * cuda::delta_state_bytes(delta_shape(c));
 }
 
 Result<GpuState> GpuState::create(const std::shared_ptr<gpu::Device>& device, const ModelConfig& c,
-                                  int64_t capacity) {
-  CHECK(capacity > 0, capacity);
+                                  KvFormat kv, int64_t capacity) {
+  CHECK(capacity > 0 && kv != KvFormat::kF32, capacity);
   GpuState state;
   state.capacity_ = capacity;
   state.kv_heads_ = c.num_kv_heads;
   state.head_dim_ = c.head_dim;
   state.shape_ = delta_shape(c);
-  ASSIGN_OR_RETURN(state.memory_, gpu::DeviceMemory::allocate(device, bytes_needed(c, capacity)));
+  ASSIGN_OR_RETURN(state.memory_,
+                   gpu::DeviceMemory::allocate(device, bytes_needed(c, kv, capacity)));
   char* next = state.memory_.data();
   const auto take = [&next](int64_t bytes) {
     char* at = next;
@@ -71,15 +95,15 @@ Result<GpuState> GpuState::create(const std::shared_ptr<gpu::Device>& device, co
   };
   for (const LayerKind kind : c.layer_kinds) {
     if (kind == LayerKind::kFullAttention) {
-      cuda::KvCache cache{};
-      cache.keys = take(cache_bytes(c, capacity));
-      cache.values = take(cache_bytes(c, capacity));
-      cache.capacity = static_cast<int>(padded_capacity(capacity));
-      state.kv_.push_back(cache);
+      state.kv_.push_back(cache_at(c, kv, capacity, take(cache_bytes(c, kv, capacity))));
     } else {
       const int64_t bytes = cuda::delta_state_bytes(state.shape_);
       state.delta_.push_back(cuda::delta_state_at(state.shape_, take(bytes)));
     }
+  }
+  if (kv == KvFormat::kFp8) {
+    state.unpacked_ =
+        cache_at(c, KvFormat::kBf16, capacity, take(cache_bytes(c, KvFormat::kBf16, capacity)));
   }
   return state;
 }
@@ -110,7 +134,8 @@ void GpuState::copy_from(gpu::Stream& stream, const GpuState& from) {
 Status GpuState::upload(gpu::Stream& stream, State& from) {
   State::Impl& host = from.impl();
   CHECK(host.precision == Precision::kBfloat16 && host.position <= capacity_, host.position);
-  const int64_t row = head_dim_ * kElementBytes;
+  CHECK(unpacked_.keys == nullptr, "FP8 keys stay on the device");
+  const int64_t row = kv_row_bytes(KvFormat::kBf16, head_dim_);
   for (size_t i = 0; i < kv_.size(); ++i) {
     const KvView view = host.kv_view(i);
     for (int64_t head = 0; head < kv_heads_; ++head) {
@@ -135,7 +160,8 @@ Status GpuState::upload(gpu::Stream& stream, State& from) {
 Status GpuState::download(gpu::Stream& stream, State& to) const {
   State::Impl& host = to.impl();
   CHECK(host.precision == Precision::kBfloat16 && position_ <= host.capacity, position_);
-  const int64_t row = head_dim_ * kElementBytes;
+  CHECK(unpacked_.keys == nullptr, "FP8 keys stay on the device");
+  const int64_t row = kv_row_bytes(KvFormat::kBf16, head_dim_);
   for (size_t i = 0; i < kv_.size(); ++i) {
     const KvView view = host.kv_view(i);
     for (int64_t head = 0; head < kv_heads_; ++head) {

@@ -183,9 +183,10 @@ Result<GpuFormats> gpu_formats(const Weights& weights) {
   FormatClass experts("expert");
   FormatClass shared("shared expert");
   FormatClass small("router, gate or delta-net");
-  FormatClass tables("embedding or head");
-  RETURN_IF_ERROR(tables.add(weights.embedding));
-  RETURN_IF_ERROR(tables.add(weights.head));
+  FormatClass embedding("embedding");
+  FormatClass head("head");
+  RETURN_IF_ERROR(embedding.add(weights.embedding));
+  RETURN_IF_ERROR(head.add(weights.head));
   for (const LayerWeights& layer : weights.layers) {
     const AttentionWeights& a = layer.attention;
     const DeltaWeights& d = layer.delta;
@@ -198,7 +199,12 @@ Result<GpuFormats> gpu_formats(const Weights& weights) {
     for (const ExpertView& expert : layer.moe.experts) RETURN_IF_ERROR(add_expert(experts, expert));
     RETURN_IF_ERROR(add_expert(shared, layer.moe.shared));
   }
-  return GpuFormats{projections.is_fp8(), experts.is_fp8(), shared.is_fp8()};
+  GpuFormats formats;
+  formats.projections_fp8 = projections.is_fp8();
+  formats.experts_fp8 = experts.is_fp8();
+  formats.shared_fp8 = shared.is_fp8();
+  formats.head_fp8 = head.is_fp8();
+  return formats;
 }
 
 int64_t gpu_weights_bytes(const Weights& weights) {
@@ -228,11 +234,11 @@ Result<GpuWeights> upload_weights(const std::shared_ptr<gpu::Device>& device, gp
 
 Result<GpuWeights> random_gpu_weights(const std::shared_ptr<gpu::Device>& device,
                                       gpu::Stream& stream, const gpu::KernelSet& kernels,
-                                      const ModelConfig& config, uint64_t seed,
+                                      const ModelConfig& config, HeadFormat head, uint64_t seed,
                                       const UploadProgress& progress) {
   // Address space for all, memory only for the vectors, which the host fills.
-  const LazyBytes memory(blank_weights_bytes(config));
-  Weights weights = blank_weights(config, memory.data());
+  const LazyBytes memory(blank_weights_bytes(config, head));
+  Weights weights = blank_weights(config, head, memory.data());
   fill_random_vectors(weights, seed);
   ASSIGN_OR_RETURN(GpuLayout layout, allocate(device, weights));
   ASSIGN_OR_RETURN(Staging staging, Staging::create(device, stream, kPieceBytesMin));

@@ -51,13 +51,17 @@ struct GpuWeights {
   std::vector<gpu::DeviceMemory> memory;  // what all of these point into
 };
 
-// Which classes of matrices are block FP8 (else BF16): constants of the kernels.
+// What is FP8, else BF16: classes of matrices (in blocks), and the KV cache, which is a choice of
+// the user. Constants of the kernels.
 struct GpuFormats {
   bool projections_fp8 = false;
   bool experts_fp8 = false;
   bool shared_fp8 = false;
+  bool head_fp8 = false;
+  bool kv_fp8 = false;
 };
-// kUnsupported when a class mixes formats, or holds F16 or F32; the message names the class.
+// Of the matrices. kUnsupported when a class mixes formats, or holds F16 or F32; the message names
+// the class.
 Result<GpuFormats> gpu_formats(const Weights& weights);
 
 // Device memory the weights take. Blank weights (blank_weights.h) will do.
@@ -75,7 +79,7 @@ Result<GpuWeights> upload_weights(const std::shared_ptr<gpu::Device>& device, gp
 // makes on the host. `blank` has the shapes; its vectors are filled here.
 Result<GpuWeights> random_gpu_weights(const std::shared_ptr<gpu::Device>& device,
                                       gpu::Stream& stream, const gpu::KernelSet& kernels,
-                                      const ModelConfig& config, uint64_t seed,
+                                      const ModelConfig& config, HeadFormat head, uint64_t seed,
                                       const UploadProgress& progress);
 
 }  // namespace moray

@@ -73,7 +73,7 @@ inline std::vector<MatrixPlace> list_matrices(Weights& weights) {
     add(layer.moe.shared.up, MatrixPart::kSharedExpertUp, i);
     add(layer.moe.shared.down, MatrixPart::kSharedExpertDown, i);
   }
-  if (!weights.config.tie_word_embeddings) add(weights.head, MatrixPart::kHead);
+  if (weights.has_own_head()) add(weights.head, MatrixPart::kHead);
   return all;
 }
 

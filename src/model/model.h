@@ -20,6 +20,20 @@ namespace moray {
 
 struct Weights;  // weights.h
 
+// Keys and values of a position and head: as the pass computes them, or E4M3 codes and their FP32
+// scale (GPU only; src/kernels/cuda/attention.h).
+enum class KvFormat : uint8_t { kF32, kBf16, kFp8 };
+constexpr KvFormat kv_format(Precision precision) {
+  return precision == Precision::kFloat32 ? KvFormat::kF32 : KvFormat::kBf16;
+}
+constexpr int64_t kv_element_bytes(KvFormat format) {
+  return format == KvFormat::kF32 ? 4 : format == KvFormat::kBf16 ? 2 : 1;
+}
+// Of a key, or a value, with its scale.
+constexpr int64_t kv_row_bytes(KvFormat format, int64_t head_dim) {
+  return head_dim * kv_element_bytes(format) + (format == KvFormat::kFp8 ? 4 : 0);
+}
+
 // Binds and validates every tensor the config promises; all disagreements in one kInvalidFile.
 // Reads the bytes once (so that they are in memory and errors surface now), reporting progress as
 // (bytes done, bytes in all); a false return cancels (kCancelled). kUnsupported: another family.
@@ -44,7 +58,7 @@ std::vector<std::span<const std::byte>> decode_weight_pieces(const Weights& weig
 // Their bytes, and the state and cache bytes a step adds at `depth`: what `moray bench` compares
 // with a read of the same bytes.
 int64_t decode_weight_bytes(const Weights& weights);
-int64_t decode_state_bytes(const Weights& weights, int64_t depth, Precision precision);
+int64_t decode_state_bytes(const Weights& weights, int64_t depth, KvFormat kv);
 
 // Everything a sequence remembers: KV of the full-attention layers, GDN states, MTP's own KV.
 // Memory is committed as the sequence grows, at most bytes(). Copying is a snapshot; copies cost

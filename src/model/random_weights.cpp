@@ -27,24 +27,12 @@ double output_deviation(MatrixPart part) {
   }
 }
 
-// The E4M3 code nearest to `value`, ties to the even code; |value| <= 448.
-uint8_t nearest_code(float value) {
-  uint8_t best = 0;
-  const float magnitude = std::fabs(value);
-  for (uint8_t code = 1; code < 0x7f; ++code) {
-    const float distance = std::fabs(f8e4m3_to_float(code) - magnitude);
-    const float smallest = std::fabs(f8e4m3_to_float(best) - magnitude);
-    if (distance < smallest || (distance == smallest && code % 2 == 0)) best = code;
-  }
-  return value < 0 ? static_cast<uint8_t>(best | 0x80u) : best;
-}
-
 // The code for each 16-bit draw.
 const std::array<uint8_t, 65536>& code_table() {
   static const auto table = [] {
     std::array<uint8_t, 65536> codes{};
     for (unsigned bits = 0; bits < 65536; ++bits) {
-      codes[bits] = nearest_code(cuda::random_unit(bits) * cuda::kRandomCodeMax);
+      codes[bits] = float_to_f8e4m3(cuda::random_unit(bits) * cuda::kRandomCodeMax);
     }
     return codes;
   }();
@@ -133,11 +121,11 @@ void fill_random_vectors(Weights& weights, uint64_t seed) {
 }
 
 Result<std::shared_ptr<const Weights>> random_weights(
-    const ModelConfig& config, uint64_t seed, ThreadPool& threads,
+    const ModelConfig& config, HeadFormat head, uint64_t seed, ThreadPool& threads,
     const std::function<bool(int64_t, int64_t)>& progress) {
   constexpr int64_t kPieceElements = int64_t{1} << 16;
-  const auto memory = std::make_shared<LazyBytes>(blank_weights_bytes(config));
-  Weights weights = blank_weights(config, memory->data());
+  const auto memory = std::make_shared<LazyBytes>(blank_weights_bytes(config, head));
+  Weights weights = blank_weights(config, head, memory->data());
   weights.arena = memory;
   fill_random_vectors(weights, seed);
   int64_t done = 0;
@@ -155,7 +143,6 @@ Result<std::shared_ptr<const Weights>> random_weights(
     });
     done += view.bytes();
   }
-  if (config.tie_word_embeddings) weights.head = weights.embedding;
   weights.notes.push_back(fmt::format("weights: random, seed {}; for measurements only", seed));
   return std::shared_ptr<const Weights>(std::make_shared<Weights>(std::move(weights)));
 }

@@ -29,7 +29,7 @@ void fill_random_vectors(Weights& weights, uint64_t seed);
 // The whole model in host memory, of blank_weights_bytes(); ask for room first. `progress` as in
 // LoadOptions; kCancelled is the only error.
 Result<std::shared_ptr<const Weights>> random_weights(
-    const ModelConfig& config, uint64_t seed, ThreadPool& threads,
+    const ModelConfig& config, HeadFormat head, uint64_t seed, ThreadPool& threads,
     const std::function<bool(int64_t, int64_t)>& progress);
 
 }  // namespace moray

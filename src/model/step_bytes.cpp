@@ -97,10 +97,9 @@ int64_t decode_weight_bytes(const Weights& weights) {
   return bytes;
 }
 
-int64_t decode_state_bytes(const Weights& weights, int64_t depth, Precision precision) {
+int64_t decode_state_bytes(const Weights& weights, int64_t depth, KvFormat kv) {
   const ModelConfig& c = weights.config;
-  const int64_t element = precision == Precision::kBfloat16 ? 2 : 4;
-  const int64_t attention = (depth + 1) * 2 * c.num_kv_heads * c.head_dim * element;
+  const int64_t attention = (depth + 1) * 2 * c.num_kv_heads * kv_row_bytes(kv, c.head_dim);
   // A delta layer reads S and, of the open chunk, on average half of the keys and writes; once a
   // chunk S is read and written with all of them.
   const int64_t s = c.gdn_value_heads * c.gdn_key_dim * c.gdn_value_dim;

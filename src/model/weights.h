@@ -71,7 +71,7 @@ struct MtpWeights {
 struct Weights {
   ModelConfig config;    // as the file says, but mtp_layers is 0 where the tensors are absent
   MatrixView embedding;  // [V, H]
-  MatrixView head;       // [V, H]; the embedding itself when tied
+  MatrixView head;       // [V, H]; the embedding itself when tied and not quantised
   std::span<const float> final_norm;  // [H]
   std::vector<LayerWeights> layers;
   std::optional<MtpWeights> mtp;
@@ -82,6 +82,12 @@ struct Weights {
   std::shared_ptr<const Checkpoint> checkpoint;
   std::shared_ptr<const LazyBytes> arena;  // the matrices, if they were copied from the files
   std::shared_ptr<std::vector<std::unique_ptr<float[]>>> storage;
+  std::shared_ptr<const LazyBytes> head_bytes;  // of a head quantised while loading
+
+  bool has_own_head() const { return head.data != embedding.data; }
 };
+
+// As the checkpoint has it, or E4M3 with scales of 128x128 blocks (fp8_head.h).
+enum class HeadFormat : uint8_t { kPublished, kFp8 };
 
 }  // namespace moray

@@ -91,4 +91,20 @@ inline float f8e4m3_to_float(uint8_t bits) {
   return sign ? -magnitude : magnitude;
 }
 
+// Round to nearest even; what is beyond 448, infinities too, becomes 448; a NaN stays a NaN.
+inline uint8_t float_to_f8e4m3(float value) {
+  constexpr float kMax = 448.0f;
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = bits >> 24 & 0x80u;
+  const float magnitude = std::bit_cast<float>(bits & 0x7fffffffu);
+  if (!(magnitude <= kMax)) return static_cast<uint8_t>(sign | (magnitude > kMax ? 0x7eu : 0x7fu));
+  // Subnormal codes count steps of 2^-9, the spacing of floats from 2^14 on.
+  if (magnitude < 0x1p-6f) {
+    return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(magnitude + 0x1p14f) & 0xfu));
+  }
+  uint32_t rounded = bits & 0x7fffffffu;
+  rounded += 0x7ffffu + (rounded >> 20 & 1u);
+  return static_cast<uint8_t>(sign | ((rounded >> 20) - (120u << 3)));
+}
+
 }  // namespace moray

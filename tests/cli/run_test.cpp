@@ -194,6 +194,36 @@ TEST(Eval, TheTotalIsTheFilesTogether) {
   EXPECT_NEAR(bits[2] * 31, bits[0] * 29 + bits[1] * 2, 31 * 1e-4);
 }
 
+TEST(Eval, ALossyOptionIsHeldAgainstTheModelWithoutIt) {
+  TempFolder folder;
+  const std::string file = folder.write("a.py", "import os\nprint(os.getcwd())\n");
+  const auto last_row = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"eval", kTinyModel, "--device", "cpu", "--text", file});
+    const ProcessResult result = moray(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::istringstream row(lines_of(result.out).back());
+    std::vector<double> numbers;
+    for (double number; row >> number;) numbers.push_back(number);
+    const bool is_said = result.err.find("lossy:   lm-head=fp8") != std::string::npos;
+    EXPECT_EQ(is_said, !arguments.back().ends_with(".py")) << result.err;
+    return numbers;
+  };
+  const std::vector<double> plain = last_row({});
+  ASSERT_EQ(plain.size(), 3u);
+  for (const std::vector<std::string>& option :
+       {std::vector<std::string>{"--lm-head", "fp8"}, std::vector<std::string>{"--fast"}}) {
+    const std::vector<double> found = last_row(option);
+    ASSERT_EQ(found.size(), 6u);
+    EXPECT_EQ(found[1], plain[1]);  // tokens
+    EXPECT_NE(found[2], found[3]);  // bits per byte with and without
+    EXPECT_NEAR(found[3], plain[2], 1e-4);
+    EXPECT_GT(found[4], 0);  // KL
+    EXPECT_LT(found[4], 0.05);
+    EXPECT_GT(found[5], 50);  // per cent of equal choices
+    EXPECT_LE(found[5], 100);
+  }
+}
+
 TEST(Eval, RefusesAFileBeyondTheContextWithoutATotal) {
   TempFolder folder;
   const std::string small = folder.write("small", "x");

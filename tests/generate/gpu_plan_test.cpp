@@ -20,7 +20,7 @@ struct Planned {
 Planned plan_of(const std::string& name) {
   const auto config = read_model_config(MORAY_SOURCE_DIR "/tests/configs/" + name);
   CHECK(config.ok(), config.status().message());
-  Planned planned{blank_weights(*config, nullptr), {}};
+  Planned planned{blank_weights(*config, HeadFormat::kPublished, nullptr), {}};
   const auto formats = gpu_formats(planned.shapes);
   CHECK(formats.ok(), formats.status().message());
   gpu::DeviceInfo device;
@@ -87,8 +87,9 @@ TEST(GpuPlan, WhatCannotFitIsRefusedInNumbers) {
   EXPECT_NE(small.status().message().find("found 16384 MiB of free device memory"),
             std::string::npos)
       << small.status().message();
-  EXPECT_EQ(check_gpu_room(model.shapes.config, 16 * kGib).code(), StatusCode::kExhausted);
-  EXPECT_TRUE(check_gpu_room(model.shapes.config, 40 * kGib).ok());
+  EXPECT_EQ(check_gpu_room(model.shapes.config, HeadFormat::kPublished, 16 * kGib).code(),
+            StatusCode::kExhausted);
+  EXPECT_TRUE(check_gpu_room(model.shapes.config, HeadFormat::kPublished, 40 * kGib).ok());
   EngineOptions options;
   options.context = 262144;
   const auto tight = plan_gpu(model.shapes, model.kernels, options, 36 * kGib);

@@ -104,10 +104,10 @@ TEST(GpuWeights, RandomOnesAreTheHostsToTheBit) {
     request.constants = cuda::constants_text(gpu_constants(config, {}, gpu::test_device()->info()));
     const auto kernels = gpu::KernelSet::build(gpu::test_device(), request, nullptr);
     ASSERT_TRUE(kernels.ok()) << kernels.status().message();
-    const auto host = random_weights(config, seed, threads, nullptr);
+    const auto host = random_weights(config, HeadFormat::kPublished, seed, threads, nullptr);
     ASSERT_TRUE(host.ok());
-    const auto made =
-        random_gpu_weights(gpu::test_device(), *stream, **kernels, config, seed, nullptr);
+    const auto made = random_gpu_weights(gpu::test_device(), *stream, **kernels, config,
+                                         HeadFormat::kPublished, seed, nullptr);
     ASSERT_TRUE(made.ok()) << made.status().message();
     expect_uploaded(*stream, **host, *made);
   }

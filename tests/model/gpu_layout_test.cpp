@@ -83,8 +83,9 @@ TEST(GpuLayout, AConfigAlonePredictsTheShippedModelsBytes) {
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   const auto weights = load_weights(*checkpoint, {.is_read = false});
   ASSERT_TRUE(weights.ok()) << weights.status().message();
-  EXPECT_EQ(gpu_weights_bytes(blank_weights((*checkpoint)->config(), nullptr)),
-            gpu_weights_bytes(**weights));
+  EXPECT_EQ(
+      gpu_weights_bytes(blank_weights((*checkpoint)->config(), HeadFormat::kPublished, nullptr)),
+      gpu_weights_bytes(**weights));
 }
 
 // Qwen3.6-35B-A3B-FP8 without MTP and vision: 31.8 billion bytes of FP8 trunk experts, 1.4 of
@@ -100,7 +101,7 @@ TEST(GpuLayout, AConfigAlonePredictsAThirtyFiveBillionParameterModel) {
   const int64_t small = int64_t{40} * 2 * 257 * 2048 + int64_t{30} * 2 * 64 * 2048;
   const int64_t fp8 = experts + delta + attention;
   const int64_t expected = fp8 + fp8 / 4096 + tables + small;
-  const int64_t found = gpu_weights_bytes(blank_weights(*config, nullptr));
+  const int64_t found = gpu_weights_bytes(blank_weights(*config, HeadFormat::kPublished, nullptr));
   EXPECT_NEAR(static_cast<double>(found), static_cast<double>(expected),
               0.001 * static_cast<double>(expected));
 }

@@ -286,8 +286,8 @@ TEST(Load, DecodeBytesCountWhatATokenReads) {
   EXPECT_EQ(
       decode_weight_bytes(*fixture.weights),
       2 * 144 + 2 * 128 * 144 + 4 * 144 + 4 * (vectors_of_layer + experts) + 3 * delta + full);
-  EXPECT_EQ(decode_state_bytes(*fixture.weights, 1000, Precision::kBfloat16) -
-                decode_state_bytes(*fixture.weights, 0, Precision::kBfloat16),
+  EXPECT_EQ(decode_state_bytes(*fixture.weights, 1000, KvFormat::kBf16) -
+                decode_state_bytes(*fixture.weights, 0, KvFormat::kBf16),
             1000 * 2 * 2 * 32 * 2);
 }
 

@@ -19,7 +19,7 @@ ModelConfig config_of_fixture(const std::string& name) {
 
 std::shared_ptr<const Weights> made(const ModelConfig& config, uint64_t seed, int threads = 2) {
   ThreadPool pool(threads);
-  auto weights = random_weights(config, seed, pool, nullptr);
+  auto weights = random_weights(config, HeadFormat::kPublished, seed, pool, nullptr);
   CHECK(weights.ok(), weights.status().message());
   return *weights;
 }

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/support/temp_folder.h"
 
 namespace moray {
@@ -99,6 +101,50 @@ TEST(GpuEngine, ScoresAreTheCpusButForRounding) {
   for (size_t i = 0; i < found->size(); ++i) difference += std::abs((*found)[i] - (*expected)[i]);
   EXPECT_LE(difference / static_cast<double>(found->size()), 0.1);
   EXPECT_GT(difference, 0);
+}
+
+// Of 150 tokens, the last 50 by a call that finds the others in the cache.
+std::vector<float> last_logits(const Engine& engine) {
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < 150; ++i) tokens.push_back((i * 7919 + 13) % 256);
+  const auto session = *engine.new_session();
+  EXPECT_TRUE(session->feed({tokens.begin(), tokens.begin() + 100}, nullptr).ok());
+  auto logits = session->logits({tokens.begin() + 100, tokens.end()});
+  EXPECT_TRUE(logits.ok()) << logits.status().message();
+  return logits.ok() ? *std::move(logits) : std::vector<float>();
+}
+
+TEST(GpuEngine, LossyOptionsSayWhatIsOnAndCostLittle) {
+  const auto lossless = open_tiny();
+  EXPECT_EQ(lossless->lossy_line(), "");
+  const std::vector<float> expected = last_logits(*lossless);
+  const struct {
+    EngineOptions options;
+    const char* line;
+    const char* kv;
+  } cases[] = {{{.fp8_head = true}, "lm-head=fp8", "BF16"},
+               {{.fp8_kv = true}, "kv-type=fp8", "FP8"},
+               {{.fast = true}, "lm-head=fp8 kv-type=fp8", "FP8"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.line);
+    const auto engine = open_tiny(c.options);
+    EXPECT_EQ(engine->lossy_line(), c.line);
+    EXPECT_EQ(engine->kv_line(), c.kv);
+    EXPECT_LT(engine->decode_bytes(300), lossless->decode_bytes(300));
+    const std::vector<float> found = last_logits(*engine);
+    ASSERT_EQ(found.size(), expected.size());
+    double squares = 0, differences = 0;
+    for (size_t i = 0; i < found.size(); ++i) {
+      squares += double{expected[i]} * expected[i];
+      differences += std::pow(double{found[i]} - expected[i], 2);
+    }
+    EXPECT_GT(differences, 0);
+    EXPECT_LT(differences, 0.02 * squares);  // E4M3 errs by 2^-4 at most: 0.004 of a square
+  }
+  EXPECT_EQ(open_tiny({.device = "cpu", .fast = true})->lossy_line(), "lm-head=fp8");
+  EXPECT_EQ(
+      Engine::open({.model_folder = kTinyModel, .device = "cpu", .fp8_kv = true}).status().code(),
+      StatusCode::kUnsupported);
 }
 
 TEST(GpuEngine, AConfigAloneCanBeMeasured) {

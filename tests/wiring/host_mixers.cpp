@@ -51,6 +51,38 @@ void run_delta(const DeltaShape& s, const float* qkv, const float* z, const floa
   to_bf16(result, out);
 }
 
+// An FP8 cache's rows [0, end) of every head as BF16 keys or values, and back.
+std::vector<uint16_t> unpack(const void* codes, const float* scales, int capacity, int64_t end) {
+  const HostConstants& c = host_constants();
+  std::vector<uint16_t> rows(size_t(c.kv_heads) * size_t(capacity) * size_t(c.head_dim));
+  for (int64_t head = 0; head < c.kv_heads; ++head) {
+    for (int64_t at = head * capacity; at < head * capacity + end; ++at) {
+      for (int64_t i = at * c.head_dim; i < (at + 1) * c.head_dim; ++i) {
+        rows[size_t(i)] =
+            float_to_bf16(f8e4m3_to_float(static_cast<const uint8_t*>(codes)[i]) * scales[at]);
+      }
+    }
+  }
+  return rows;
+}
+void pack(const std::vector<uint16_t>& rows, int capacity, int64_t begin, int64_t end, void* codes,
+          float* scales) {
+  const HostConstants& c = host_constants();
+  for (int64_t head = 0; head < c.kv_heads; ++head) {
+    for (int64_t at = head * capacity + begin; at < head * capacity + end; ++at) {
+      float most = 0;
+      for (int64_t i = at * c.head_dim; i < (at + 1) * c.head_dim; ++i) {
+        most = std::max(most, std::fabs(bf16_to_float(rows[size_t(i)])));
+      }
+      scales[at] = most / 448;
+      for (int64_t i = at * c.head_dim; i < (at + 1) * c.head_dim; ++i) {
+        static_cast<uint8_t*>(codes)[i] =
+            float_to_f8e4m3(most > 0 ? bf16_to_float(rows[size_t(i)]) * (448 / most) : 0);
+      }
+    }
+  }
+}
+
 void run_attention(const float* q_gate, const float* k, const float* v, const AttentionWeights& w,
                    const KvCache& cache, int64_t position, int64_t tokens, uint16_t* out) {
   const HostConstants& c = host_constants();
@@ -75,7 +107,17 @@ void run_attention(const float* q_gate, const float* k, const float* v, const At
   args.precision = Precision::kBfloat16;
   args.cache = {cache.keys, cache.values, cache.capacity, DType::kBF16};
   args.out = result.data();
-  ref::attention(args);
+  if (cache.key_scales != nullptr) {
+    auto keys = unpack(cache.keys, cache.key_scales, cache.capacity, position);
+    auto values = unpack(cache.values, cache.value_scales, cache.capacity, position);
+    args.cache.keys = keys.data();
+    args.cache.values = values.data();
+    ref::attention(args);
+    pack(keys, cache.capacity, position, position + tokens, cache.keys, cache.key_scales);
+    pack(values, cache.capacity, position, position + tokens, cache.values, cache.value_scales);
+  } else {
+    ref::attention(args);
+  }
   to_bf16(result, out);
 }
 
