@@ -142,6 +142,8 @@ class Engine {
   virtual std::string kv_line() const = 0;                // "BF16", "F32" or "FP8"
   // What is on that is not lossless, as flags: "lm-head=fp8 kv-type=fp8"; "" when nothing is.
   virtual std::string lossy_line() const = 0;
+  // What products of a prompt's tokens take in: "FP8" (codes per 128 columns), "BF16" or "F32".
+  virtual std::string prompt_activations() const = 0;
   virtual int64_t decode_bytes(int64_t depth) const = 0;  // bytes a step must read at that depth
   // To compare steps at that depth with a plain read of their bytes, by the engine's threads or its
   // GPU. May outlive this pointer to the engine. kExhausted: no memory for a stand-in of the state.

@@ -170,10 +170,9 @@ Result<double> run_decode(Session& session, const std::vector<TokenId>& tokens,
   double total = 0;
   for (size_t at = 0; at < tokens.size();) {
     const size_t first = at;
-    ASSIGN_OR_RETURN(const double seconds,
-                     picks_itself && test.batch == 1
-                         ? decode_greedily(session, tokens, at)
-                         : decode_slice(session, tokens, test.batch, at));
+    ASSIGN_OR_RETURN(const double seconds, picks_itself&& test.batch == 1
+                                               ? decode_greedily(session, tokens, at)
+                                               : decode_slice(session, tokens, test.batch, at));
     total += seconds;
     if (reader == nullptr) continue;
     ASSIGN_OR_RETURN(const double read_seconds, read_slice(*reader, seconds));
@@ -227,9 +226,11 @@ std::string json_line(const Engine& engine, const Measurement& m, const Options&
   line["weights"] = engine.weights_line();
   line["kv"] = engine.kv_line();
   const std::string lossy = engine.lossy_line();
-  line["options"] =
-      fmt::format("ctx={} activations={}{}{}", engine.context(),
-                  options.common.is_float32 ? "F32" : "BF16", lossy.empty() ? "" : " ", lossy);
+  const std::string activations = m.test.phase == Phase::kDecode
+                                      ? options.common.is_float32 ? "F32" : "BF16"
+                                      : engine.prompt_activations();
+  line["options"] = fmt::format("ctx={} activations={}{}{}", engine.context(), activations,
+                                lossy.empty() ? "" : " ", lossy);
   line["batch"] = m.test.batch;
   line["test"] = m.test.name();
   line["tokens_per_s"] = m.median();

@@ -31,6 +31,7 @@ struct Backend {
   std::string line;  // Engine::backend_line
   HeadFormat head = HeadFormat::kPublished;
   KvFormat kv = KvFormat::kBf16;
+  std::string prompt_activations;  // Engine::prompt_activations
   int64_t context = 0;
   std::vector<std::string> notes;
   std::function<int64_t(int64_t depth)> decode_bytes;

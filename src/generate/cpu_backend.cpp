@@ -203,6 +203,7 @@ Result<Backend> open_cpu_backend(const ModelSource& source, const EngineOptions&
   model->workspace.emplace(config_of(*model->weights), model->block_tokens, model->context,
                            model->pool->thread_count());
   backend.line = describe(*model);
+  backend.prompt_activations = options.float32 ? "F32" : "BF16";
   backend.kv = kv_format(model->precision);
   backend.context = model->context;
   backend.decode_bytes = [model](int64_t depth) { return decode_bytes(*model, depth); };

@@ -43,6 +43,7 @@ class LoadedEngine final : public Engine, public std::enable_shared_from_this<Lo
   std::string weights_line() const override;
   std::string kv_line() const override;
   std::string lossy_line() const override;
+  std::string prompt_activations() const override { return backend_.prompt_activations; }
   int64_t decode_bytes(int64_t depth) const override { return backend_.decode_bytes(depth); }
   Result<std::unique_ptr<StepReader>> step_reader(int64_t depth) const override {
     return backend_.step_reader(depth);

@@ -195,6 +195,8 @@ Result<Backend> open_gpu_backend(const ModelSource& source, const EngineOptions&
   if (report.compiled > 0 && source.checkpoint != nullptr) {
     RETURN_IF_ERROR(check_kernels(*engine, &backend.notes));
   }
+  const bool has_w8a8 = engine->model->kernels.has_w8a8 && engine->forward->uses_w8a8();
+  backend.prompt_activations = has_w8a8 ? "FP8" : "BF16";
   backend.line = fmt::format("cuda:{} {} (sm_{}{}), {}", info.ordinal, info.name, info.arch(),
                              info.arch() >= 90 ? "a" : "", report.line());
   if (!report.cache_trouble.empty()) backend.notes.push_back(report.cache_trouble);
