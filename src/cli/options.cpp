@@ -102,8 +102,8 @@ void add_engine(CLI::App* app, CommonOptions* common) {
   add_format("--lm-head", "published (default), or fp8: faster decoding, not lossless", "published",
              &common->has_fp8_head);
   add_format("--kv-type",
-             "bf16 (default), or fp8: half the memory of a context, not lossless (GPU)", "bf16",
-             &common->has_fp8_kv);
+             "bf16 (default), or fp8: a long context takes and reads less, not lossless (GPU)",
+             "bf16", &common->has_fp8_kv);
   app->add_flag(
       "--fast", common->is_fast,
       "--lm-head fp8 and, on a GPU, --kv-type fp8; `moray eval --fast` measures the cost");

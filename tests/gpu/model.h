@@ -12,20 +12,21 @@
 namespace moray {
 
 // Kernels for a config: built once a process and config (the cache makes later ones cheap).
-inline Result<GpuKernels> test_kernels(const Weights& weights) {
-  ASSIGN_OR_RETURN(const GpuFormats formats, gpu_formats(weights));
+inline Result<GpuKernels> test_kernels(const Weights& weights, KvFormat kv) {
+  ASSIGN_OR_RETURN(GpuFormats formats, gpu_formats(weights));
+  formats.kv_fp8 = kv == KvFormat::kFp8;
   return build_gpu_kernels(gpu::test_device(), weights.config, formats, nullptr);
 }
 
 // Null after a failure has been added.
-inline std::shared_ptr<GpuModel> gpu_model(const Weights& weights) {
+inline std::shared_ptr<GpuModel> gpu_model(const Weights& weights, KvFormat kv = KvFormat::kBf16) {
   const std::shared_ptr<gpu::Device> device = gpu::test_device();
   if (device == nullptr) return nullptr;
   auto model = std::make_shared<GpuModel>();
   model->device = device;
   model->config = weights.config;
   const auto fill = [&]() -> Status {
-    ASSIGN_OR_RETURN(model->kernels, test_kernels(weights));
+    ASSIGN_OR_RETURN(model->kernels, test_kernels(weights, kv));
     ASSIGN_OR_RETURN(const auto stream, gpu::Stream::create(device));
     ASSIGN_OR_RETURN(model->weights, upload_weights(device, *stream, weights, nullptr));
     return Status();

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include "src/model/fp8_head.h"
 #include "src/model/gpu_check.h"
 #include "tests/gpu/model.h"
 #include "tests/support/gates.h"
@@ -152,6 +153,46 @@ TEST_F(GpuNano, GreedyTextIsTheCpusButForNearTies) {
     row = found.row(0);
   }
   EXPECT_LE(divergences, 5);
+}
+
+// The CPU with the same quantised head is the oracle: 1e-3 as above.
+TEST_F(GpuNano, AnFp8HeadIsTheCpus) {
+  ThreadPool threads(0);
+  const auto weights = with_fp8_head(*weights_, threads);
+  const auto model = gpu_model(*weights);
+  ASSERT_NE(model, nullptr);
+  ASSERT_TRUE(model->weights.head.format == cuda::Format::kFp8);
+  const std::span<const int32_t> tokens = std::span(golden_.tokens).first(256);
+  Runner cpu(*weights, Precision::kBfloat16, 2, 256, 512);
+  Runner lossless(*weights_, Precision::kBfloat16, 2, 256, 512);
+  const Matrix expected = cpu.feed(tokens);
+  EXPECT_GT(mean_kl(lossless.feed(tokens), expected), 0) << "the head was not quantised";
+  for (const int64_t call_tokens : {256, 16, 1}) {
+    GpuRunner gpu(model, false, 256, 512);
+    const double kl = mean_kl(expected, gpu.feed(tokens, call_tokens));
+    RecordProperty("kl_" + std::to_string(call_tokens), std::to_string(kl));
+    EXPECT_LE(kl, 1e-3) << call_tokens << " at a time";
+  }
+}
+
+// Steps and blocks read the same codes by different kernels, so that they must agree as closely as
+// with a BF16 cache; what the codes cost against that is bounded loosely, and recorded.
+TEST_F(GpuNano, AnFp8CacheServesStepsAndBlocksAlike) {
+  const auto model = gpu_model(*weights_, KvFormat::kFp8);
+  ASSERT_NE(model, nullptr);
+  const std::span<const int32_t> tokens = std::span(golden_.tokens).first(1024);
+  GpuRunner lossless(model_, false, 1024, 1024);
+  GpuRunner blocks(model, false, 1024, 1024);
+  GpuRunner steps(model, false, 1024, 1024);
+  const Matrix expected = lossless.feed(tokens, 256);
+  const Matrix found = blocks.feed(tokens, 256);
+  const double cost = mean_kl(expected, found);
+  const double apart = mean_kl(found, steps.feed(tokens, 16));
+  RecordProperty("cost", std::to_string(cost));
+  RecordProperty("apart", std::to_string(apart));
+  EXPECT_GT(cost, 0) << "the same numbers: the cache was not quantised";
+  EXPECT_LE(cost, 2e-2);
+  EXPECT_LE(apart, 1e-3);
 }
 
 // What is allocated is what was predicted, and the driver's count agrees.
