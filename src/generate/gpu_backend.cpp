@@ -56,16 +56,9 @@ Result<StepModel> new_model(const std::shared_ptr<GpuEngine>& engine) {
     return lease->engine->forward->forward(tokens, rows, logits);
   };
   step.clear = [lease] { lease->engine->forward->state().rewind(0); };
-  step.top_k_max = engine->forward->draw_top_k_max();
-  step.decode = [lease](TokenId first, int64_t count, const SamplingOptions& options, float* logits,
-                        const std::function<bool(TokenId)>& take) {
-    const cuda::DrawSettings draw = {.temperature = options.temperature,
-                                     .top_p = options.top_p,
-                                     .min_p = options.min_p,
-                                     .seed = options.seed,
-                                     .top_k = static_cast<int>(options.top_k)};
-    return lease->engine->forward->decode(first, count, options.temperature == 0 ? nullptr : &draw,
-                                          logits, take);
+  step.decode_greedily = [lease](TokenId first, int64_t count, float* logits,
+                                 const std::function<bool(TokenId)>& take) {
+    return lease->engine->forward->decode_greedily(first, count, logits, take);
   };
   return step;
 }

@@ -7,7 +7,8 @@
 #include <limits>
 
 #include "src/base/check.h"
-#include "src/kernels/cuda/sample_math.h"
+#include "src/generate/exponential.h"
+#include "src/generate/random.h"
 
 namespace moray {
 namespace {
@@ -234,8 +235,7 @@ void Sampler::weigh() {
   double max = entries_[0].logit;
   for (const Entry& entry : entries_) max = std::max<double>(max, entry.logit);
   for (Entry& entry : entries_) {
-    entry.weight =
-        cuda::exp_nonpositive((static_cast<double>(entry.logit) - max) / options_.temperature);
+    entry.weight = exp_nonpositive((static_cast<double>(entry.logit) - max) / options_.temperature);
   }
 }
 
@@ -276,7 +276,7 @@ void Sampler::keep_top_p() {
 TokenId Sampler::draw(int64_t position) const {
   double total = 0;
   for (const Entry& entry : entries_) total += entry.weight;
-  const double target = cuda::uniform_at(options_.seed, static_cast<uint64_t>(position)) * total;
+  const double target = uniform_at(options_.seed, static_cast<uint64_t>(position)) * total;
   double sum = 0;
   TokenId last = entries_[0].id;
   for (const Entry& entry : entries_) {

@@ -10,9 +10,9 @@
 #include <optional>
 
 #include "src/generate/answer_text.h"
+#include "src/generate/exponential.h"
 #include "src/generate/sampler.h"
 #include "src/generate/step_model.h"
-#include "src/kernels/cuda/sample_math.h"
 
 namespace moray {
 namespace {
@@ -35,7 +35,7 @@ double log_probability(std::span<const float> row, TokenId target) {
     max = std::max<double>(max, logit);
   }
   double sum = 0;
-  for (const float logit : row) sum += cuda::exp_nonpositive(logit - max);
+  for (const float logit : row) sum += exp_nonpositive(logit - max);
   return row[static_cast<size_t>(target)] - max - std::log(sum);
 }
 
@@ -82,8 +82,8 @@ class ModelSession final : public Session {
   class AnswerBuilder;
   Status decode(const GenerateOptions& options, GenerateResult* result);
   // Up to `count` more tokens after the last of `result`, picked by the model itself.
-  Status decode_alone(int64_t count, const SamplingOptions& sampling, AnswerBuilder* answer,
-                      GenerateResult* result);
+  Status decode_greedily(int64_t count, AnswerBuilder* answer, GenerateResult* result);
+  bool is_plain_greedy(const SamplingOptions& sampling) const;
   bool ends_answer(TokenId id, const GenerateOptions& options) const;
 
   StepModel model_;
@@ -158,6 +158,12 @@ bool ModelSession::ends_answer(TokenId id, const GenerateOptions& options) const
   return (!options.ignore_end_tokens && has(context_->end_tokens)) || has(options.stop_tokens);
 }
 
+bool ModelSession::is_plain_greedy(const SamplingOptions& sampling) const {
+  return model_.decode_greedily != nullptr && sampling.temperature == 0 &&
+         sampling.repetition_penalty == 1 && sampling.presence_penalty == 0 &&
+         sampling.frequency_penalty == 0 && sampling.logit_bias.empty();
+}
+
 // The answer so far and whether it goes on: what every sampled token passes through, whoever
 // sampled it.
 class ModelSession::AnswerBuilder {
@@ -221,8 +227,8 @@ Status ModelSession::decode(const GenerateOptions& options, GenerateResult* resu
   result->stop_reason =
       limit == options.max_tokens ? StopReason::kMaxTokens : StopReason::kContextFull;
   for (int64_t count = 0; count < limit && !answer.is_cancelled(); ++count) {
-    if (count > 0 && model_.decodes(options.sampling)) {
-      RETURN_IF_ERROR(decode_alone(limit - count, options.sampling, &answer, result));
+    if (count > 0 && is_plain_greedy(options.sampling)) {
+      RETURN_IF_ERROR(decode_greedily(limit - count, &answer, result));
       break;
     }
     if (count > 0) RETURN_IF_ERROR(consume({&result->tokens.back(), 1}, 1, logits_.data()));
@@ -234,8 +240,7 @@ Status ModelSession::decode(const GenerateOptions& options, GenerateResult* resu
   return Status();
 }
 
-Status ModelSession::decode_alone(int64_t count, const SamplingOptions& sampling,
-                                  AnswerBuilder* answer, GenerateResult* result) {
+Status ModelSession::decode_greedily(int64_t count, AnswerBuilder* answer, GenerateResult* result) {
   bool is_finite = true;
   int64_t picks = 0;
   TokenId unfed = result->tokens.back();
@@ -246,7 +251,7 @@ Status ModelSession::decode_alone(int64_t count, const SamplingOptions& sampling
     unfed = token;
     return answer->push(token) && ++picks < count && !answer->is_cancelled();
   };
-  damage_ = model_.decode(unfed, count, sampling, logits_.data(), take);
+  damage_ = model_.decode_greedily(unfed, count, logits_.data(), take);
   RETURN_IF_ERROR(damage_);
   return is_finite ? Status() : not_finite();
 }
@@ -292,8 +297,8 @@ Result<std::vector<TokenId>> ModelSession::continue_greedily(TokenId first, int6
   RETURN_IF_ERROR(check_tokens(std::vector<TokenId>(static_cast<size_t>(count), first)));
   std::vector<TokenId> picked = {first};
   picked.reserve(static_cast<size_t>(count) + 1);
-  if (model_.decodes(SamplingOptions())) {
-    damage_ = model_.decode(first, count, SamplingOptions(), logits_.data(), [&](TokenId token) {
+  if (model_.decode_greedily != nullptr) {
+    damage_ = model_.decode_greedily(first, count, logits_.data(), [&](TokenId token) {
       tokens_.push_back(picked.back());
       picked.push_back(token);
       return token >= 0 && static_cast<int64_t>(picked.size()) <= count;

@@ -27,24 +27,15 @@ struct StepModel {
   std::function<Status(std::span<const TokenId> tokens, int64_t logit_rows, float* logits)> forward;
   std::function<void()> clear;  // forgets every token
 
-  // May be null. Decoding that does not come back to the caller for each token: consumes `first`,
-  // picks among SessionContext::sampleable what a Sampler with these options would (they are such
-  // that decodes() holds), hands it to `take`, and goes on with it while `take` returns true. Picks
-  // at most `count` (>= 1) tokens. Afterwards the model has consumed `first` and every token that
-  // was taken with true, except that the last of `count` picks is never consumed; `logits` are
-  // those the last pick was made from. A pick of -1 says that logits were not finite; it ends the
-  // call.
-  std::function<Status(TokenId first, int64_t count, const SamplingOptions& options, float* logits,
+  // May be null. Greedy decoding that does not come back to the caller for each token: consumes
+  // `first`, picks the likeliest of SessionContext::sampleable (ties: the lower id), hands it to
+  // `take`, and goes on with it while `take` returns true. Picks at most `count` (>= 1) tokens.
+  // Afterwards the model has consumed `first` and every token that was taken with true, except that
+  // the last of `count` picks is never consumed; `logits` are those the last pick was made from. A
+  // pick of -1 says that logits were not finite; it ends the call.
+  std::function<Status(TokenId first, int64_t count, float* logits,
                        const std::function<bool(TokenId)>& take)>
-      decode;
-  int64_t top_k_max = 0;  // of draws that `decode` makes; 0: it is greedy only
-
-  // Whether `decode` serves these: no penalty and no bias, and greedy or a top-k that it has.
-  bool decodes(const SamplingOptions& options) const {
-    return decode != nullptr && options.repetition_penalty == 1 && options.presence_penalty == 0 &&
-           options.frequency_penalty == 0 && options.logit_bias.empty() &&
-           (options.temperature == 0 || (options.top_k >= 1 && options.top_k <= top_k_max));
-  }
+      decode_greedily;
 };
 
 // What all sessions of an engine share.

@@ -55,16 +55,13 @@ Status GpuForward::prepare(const GpuForwardOptions& options) {
   ASSIGN_OR_RETURN(
       workspace_, GpuWorkspace::create(device, *stream_, c, model_->kernels, options.block_tokens));
   const int64_t step_bytes = aligned(sizeof(cuda::Step));
-  const int64_t draw_bytes = aligned(sizeof(cuda::DrawSettings));
   const int64_t id_bytes = aligned(options.block_tokens * 4);
   const int64_t logit_bytes = aligned(kLogitRows * c.vocab_rows * 4);
-  ASSIGN_OR_RETURN(
-      pinned_, gpu::PinnedMemory::allocate(
-                   device, step_bytes + draw_bytes + id_bytes + logit_bytes + 8 * kRingEntries));
+  ASSIGN_OR_RETURN(pinned_, gpu::PinnedMemory::allocate(
+                                device, step_bytes + id_bytes + logit_bytes + 8 * kRingEntries));
   char* next = pinned_.data();
   next_step_ = reinterpret_cast<cuda::Step*>(next);
-  next_draw_ = reinterpret_cast<cuda::DrawSettings*>(next += step_bytes);
-  block_ids_ = reinterpret_cast<int32_t*>(next += draw_bytes);
+  block_ids_ = reinterpret_cast<int32_t*>(next += step_bytes);
   logits_ = reinterpret_cast<float*>(next += id_bytes);
   ring_ = reinterpret_cast<unsigned long long*>(next += logit_bytes);
   step_.emplace(*model_, *stream_, workspace_.step, state_);
@@ -76,7 +73,6 @@ Status GpuForward::upload_sampleable(std::span<const int32_t> sampleable) {
   const int64_t rows = model_->config.vocab_rows;
   std::vector<unsigned> banned(static_cast<size_t>((rows + 31) / 32), ~0u);
   for (const int32_t id : sampleable) banned[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
-  sampleable_count_ = static_cast<int64_t>(sampleable.size());
   sampleable_.limit = sampleable.empty() ? 0 : sampleable.back() + 1;
   sampleable_.banned = workspace_.step.banned;
   gpu::copy_to_device(*stream_, workspace_.step.banned, banned.data(),
@@ -97,20 +93,7 @@ Status GpuForward::capture_steps() {
                      step_->head(workspace_.step.residual, 1, 1, sampleable_);
                      step_->pick(sampleable_, ring_, kRingEntries);
                    }));
-  if (draw_top_k_max() == 0) return Status();
-  ASSIGN_OR_RETURN(drawn_step_, gpu::Graph::capture(*stream_, [&] {
-                     step_->embed(1);
-                     step_->layers(1);
-                     step_->head(workspace_.step.residual, 1, 1, sampleable_);
-                     step_->draw(sampleable_, ring_, kRingEntries);
-                   }));
   return Status();
-}
-
-// With every id among the k likeliest the sampler does not rank them, and draws in another order.
-int64_t GpuForward::draw_top_k_max() const {
-  if (!cuda::fits_sample_step(model_->config.vocab_rows)) return 0;
-  return std::clamp<int64_t>(sampleable_count_ - 1, 0, cuda::kSampleTopKMax);
 }
 
 void GpuForward::upload_step(std::span<const int32_t> tokens) {
@@ -188,14 +171,8 @@ Result<int32_t> GpuForward::wait_for_pick(int64_t position) {
   }
 }
 
-Status GpuForward::decode(int32_t first, int64_t count, const cuda::DrawSettings* draw,
-                          float* logits, const std::function<bool(int32_t)>& take) {
-  if (draw != nullptr) {
-    CHECK(draw->top_k >= 1 && draw->top_k <= draw_top_k_max(), draw->top_k, draw_top_k_max());
-    *next_draw_ = *draw;
-    gpu::copy_to_device(*stream_, workspace_.step.draw, next_draw_, sizeof(cuda::DrawSettings));
-  }
-  gpu::Graph& step = draw == nullptr ? *greedy_step_ : *drawn_step_;
+Status GpuForward::decode_greedily(int32_t first, int64_t count, float* logits,
+                                   const std::function<bool(int32_t)>& take) {
   const int64_t start = state_.position();
   CHECK(count >= 1 && start + count <= state_.capacity(), start, count, state_.capacity());
   std::fill_n(ring_, kRingEntries, ~0ull);  // picks of another answer at the same positions
@@ -206,7 +183,7 @@ Status GpuForward::decode(int32_t first, int64_t count, const cuda::DrawSettings
   for (bool goes_on = true; goes_on;) {
     while (launched < count && launched <= taken + kStepsAhead &&
            (launched == taken || may_run_ahead(start + launched))) {
-      step.launch(*stream_);
+      greedy_step_->launch(*stream_);
       ++launched;
     }
     ASSIGN_OR_RETURN(const int32_t token, wait_for_pick(start + taken + 1));

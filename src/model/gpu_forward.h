@@ -51,13 +51,11 @@ class GpuForward {
   // the state without meaning.
   Status forward(std::span<const int32_t> tokens, int64_t logit_rows, float* logits);
 
-  // As StepModel::decode (src/generate/step_model.h); `draw` null: greedily. The device picks each
-  // next token and goes on; the host reads the picks from pinned memory and is up to two steps
-  // behind. Steps that ran past a refused pick are undone.
-  Status decode(int32_t first, int64_t count, const cuda::DrawSettings* draw, float* logits,
-                const std::function<bool(int32_t)>& take);
-  // The largest top_k that `draw` may have; 0: none.
-  int64_t draw_top_k_max() const;
+  // As StepModel::decode_greedily (src/generate/step_model.h). The device picks each next token and
+  // goes on; the host reads the picks from pinned memory and is up to two steps behind. Steps that
+  // ran past a refused pick are undone.
+  Status decode_greedily(int32_t first, int64_t count, float* logits,
+                         const std::function<bool(int32_t)>& take);
 
   // Times each kernel of a one-token step at the state's position, the layers in turn. The state
   // has no meaning afterwards.
@@ -84,19 +82,16 @@ class GpuForward {
   GpuState state_;
   GpuWorkspace workspace_;
   cuda::Sampleable sampleable_{};
-  int64_t sampleable_count_ = 0;
   bool use_w8a8_ = true;
   std::optional<GpuStep> step_;
   // Pinned: what the host hands over or reads.
   gpu::PinnedMemory pinned_;
   cuda::Step* next_step_ = nullptr;
-  cuda::DrawSettings* next_draw_ = nullptr;
   int32_t* block_ids_ = nullptr;        // [block_tokens]
   float* logits_ = nullptr;             // [16, V]
   unsigned long long* ring_ = nullptr;  // of picks, by position
   std::array<std::unique_ptr<gpu::Graph>, cuda::kStepTokensMax + 1> steps_;  // by token count
   std::unique_ptr<gpu::Graph> greedy_step_;
-  std::unique_ptr<gpu::Graph> drawn_step_;  // null where draw_top_k_max() is 0
 };
 
 }  // namespace moray

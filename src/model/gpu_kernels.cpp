@@ -112,7 +112,6 @@ std::vector<std::string> gpu_programs(const ModelConfig& config, const GpuFormat
       "decode_project.cu",  "decode_experts.cu", "decode_head.cu",
       "prefill_rows.cu",    "prefill_route.cu",  "prefill_project.cu",
       "prefill_experts.cu", "read_speed.cu",     "random_fill.cu"};
-  if (cuda::fits_sample_step(config.vocab_rows)) programs.push_back("sample_step.cu");
   for (std::string& program : cuda::attention_programs(attention_shape(k))) {
     programs.push_back(std::move(program));
   }

@@ -142,17 +142,4 @@ void GpuStep::pick(const cuda::Sampleable& sampleable, unsigned long long* ring,
   cuda::greedy_step(stream_, model_.kernels.decode, params);
 }
 
-void GpuStep::draw(const cuda::Sampleable& sampleable, unsigned long long* ring,
-                   int ring_entries) const {
-  cuda::SampleParams params{};
-  params.logits = buffers_.logits;
-  params.sampleable = sampleable;
-  params.settings = buffers_.draw;
-  params.ranked = buffers_.ranked;
-  params.step = buffers_.step;
-  params.ring = ring;
-  params.ring_entries = ring_entries;
-  cuda::sample_step(stream_, model_.kernels.decode, params);
-}
-
 }  // namespace moray

@@ -46,8 +46,6 @@ class GpuStep {
             const cuda::Sampleable& sampleable) const;
   // The likeliest token of the head's last row becomes the next step's, and goes to the ring.
   void pick(const cuda::Sampleable& sampleable, unsigned long long* ring, int ring_entries) const;
-  // Likewise one drawn by the settings in buffers.draw.
-  void draw(const cuda::Sampleable& sampleable, unsigned long long* ring, int ring_entries) const;
 
  private:
   const GpuModel& model_;

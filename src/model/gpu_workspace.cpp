@@ -60,8 +60,6 @@ void carve_step(const ModelConfig& c, const GpuKernels& kernels, Carver& carver,
   carver.take(s.logits, t * c.vocab_rows);
   carver.take(s.candidates, t * cuda::head_candidates(kernels.decode));
   carver.take(s.chosen, t);
-  carver.take(s.draw, 1);
-  carver.take(s.ranked, int64_t{cuda::kSampleBlocks} * cuda::kSampleTopKMax);
   const cuda::AttentionShape& attention = kernels.attention.shape;
   carver.take(s.partials, cuda::attention_step_workspace_bytes(attention, kStepTokens) / 4);
   carver.take(s.attention_arrivals, cuda::attention_arrivals_bytes(attention) / 4);

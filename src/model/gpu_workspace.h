@@ -10,7 +10,6 @@
 #include "src/gpu/memory.h"
 #include "src/kernels/cuda/decode_params.h"
 #include "src/kernels/cuda/prefill_params.h"
-#include "src/kernels/cuda/sample_math.h"
 #include "src/model/gpu_kernels.h"
 
 namespace moray {
@@ -28,8 +27,6 @@ struct GpuStepBuffers {
   float* logits;                // [16, V]
   cuda::Candidate* candidates;  // [16, head_candidates()]
   int* chosen;                  // [16]
-  cuda::DrawSettings* draw;     // of the answer at hand
-  unsigned long long* ranked;   // of sample_step
   float* partials;              // of attention
   unsigned* attention_arrivals;
   int* delta_arrivals;

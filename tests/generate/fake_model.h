@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "src/generate/random.h"
 #include "src/generate/step_model.h"
-#include "src/kernels/cuda/sample_math.h"
 
 namespace moray {
 
@@ -75,7 +75,7 @@ inline std::shared_ptr<FakeModel> babbling() {
     uint64_t hash = 1469598103934665603u;
     for (const TokenId id : consumed) hash = (hash ^ static_cast<uint64_t>(id)) * 1099511628211u;
     for (int64_t row = 0; row < kRows; ++row) {
-      out[row] = static_cast<float>(8 * cuda::uniform_at(hash, static_cast<uint64_t>(row)));
+      out[row] = static_cast<float>(8 * uniform_at(hash, static_cast<uint64_t>(row)));
     }
   };
   return fake;

@@ -43,7 +43,7 @@ TEST(GpuDecodeStep, AllocatesNothing) {
     (picks++ == 0 ? first : last) = counts_now();
     return true;
   };
-  ASSERT_TRUE(runner.forward().decode(1, 150, nullptr, logits.data(), take).ok());
+  ASSERT_TRUE(runner.forward().decode_greedily(1, 150, logits.data(), take).ok());
   EXPECT_EQ(picks, 150);
   EXPECT_EQ(last, first) << "steps that the device goes on with by itself";
 }

@@ -7,9 +7,6 @@
 // costs on the same tokens (in the goldens); tests/model/golden_test.cpp holds the CPU to the same.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <numeric>
-
 #include "src/model/gpu_check.h"
 #include "tests/gpu/model.h"
 #include "tests/support/gates.h"
@@ -157,8 +154,8 @@ TEST_P(GpuForwardOf, GreedyDecodingEqualsPickingOnTheHost) {
         found.push_back(token);
         return !is_refused || static_cast<int64_t>(found.size()) <= end;
       };
-      const Status status = runner.forward().decode(tokens()[0], is_refused ? 200 : end, nullptr,
-                                                    logits.data(), take);
+      const Status status = runner.forward().decode_greedily(tokens()[0], is_refused ? 200 : end,
+                                                             logits.data(), take);
       ASSERT_TRUE(status.ok()) << status.message();
       EXPECT_EQ(found, std::vector<int32_t>(expected.begin(), expected.begin() + end + 1)) << end;
       EXPECT_EQ(runner.state().position(), end);
@@ -166,50 +163,6 @@ TEST_P(GpuForwardOf, GreedyDecodingEqualsPickingOnTheHost) {
       const int32_t next = expected[static_cast<size_t>(end)];
       const Matrix after = runner.feed({&next, 1}, 1);
       EXPECT_TRUE(after.values == rows[static_cast<size_t>(end)].values) << end;
-    }
-  }
-}
-
-// The token that a sort and the shared arithmetic draw from a row.
-int32_t drawn(const float* row, int64_t vocab, const cuda::DrawSettings& settings,
-              int64_t position) {
-  std::vector<int32_t> ids(static_cast<size_t>(vocab));
-  std::iota(ids.begin(), ids.end(), 0);
-  std::stable_sort(ids.begin(), ids.end(), [row](int32_t a, int32_t b) { return row[a] > row[b]; });
-  std::vector<double> weights;
-  for (int i = 0; i < settings.top_k; ++i) {
-    const double below = static_cast<double>(row[ids[static_cast<size_t>(i)]]) - row[ids[0]];
-    weights.push_back(cuda::exp_nonpositive(below / settings.temperature));
-  }
-  return ids[static_cast<size_t>(cuda::draw_ranked(weights.data(), settings.top_k, settings,
-                                                   static_cast<unsigned long long>(position)))];
-}
-
-// To the bit: the device's exponential, sums and random numbers are the host's.
-TEST_P(GpuForwardOf, DrawsEqualDrawingOnTheHost) {
-  constexpr int kTokens = 150;
-  const cuda::DrawSettings all[] = {
-      {.temperature = 1, .top_p = 1, .min_p = 0, .seed = 1, .top_k = 64},
-      {.temperature = 0.7, .top_p = 0.9, .min_p = 0, .seed = 2, .top_k = 20},
-      {.temperature = 1.5, .top_p = 0.8, .min_p = 0.1, .seed = 3, .top_k = 40},
-      {.temperature = 1, .top_p = 1, .min_p = 0, .seed = 4, .top_k = 1}};
-  for (const cuda::DrawSettings& settings : all) {
-    GpuRunner runner(model_, false);
-    ASSERT_GE(runner.forward().draw_top_k_max(), settings.top_k);
-    std::vector<int32_t> found = {tokens()[0]};
-    std::vector<float> logits(static_cast<size_t>(fixture_.vocab()));
-    const auto take = [&found](int32_t token) {
-      found.push_back(token);
-      return true;
-    };
-    const Status status =
-        runner.forward().decode(tokens()[0], kTokens, &settings, logits.data(), take);
-    ASSERT_TRUE(status.ok()) << status.message();
-    GpuRunner host(model_, false);
-    for (size_t i = 0; i < kTokens; ++i) {
-      const Matrix row = host.feed({&found[i], 1}, 1);
-      ASSERT_EQ(found[i + 1], drawn(row.row(0), row.cols, settings, host.state().position()))
-          << "token " << i << ", top_k " << settings.top_k;
     }
   }
 }
@@ -240,7 +193,7 @@ TEST_P(GpuForwardOf, NothingIsAllocatedAfterOpening) {
   ASSERT_TRUE(runner.forward().forward(tokens().first(100), 1, logits.data()).ok());
   int left = 50;
   ASSERT_TRUE(runner.forward()
-                  .decode(1, 60, nullptr, logits.data(), [&](int32_t) { return --left > 0; })
+                  .decode_greedily(1, 60, logits.data(), [&](int32_t) { return --left > 0; })
                   .ok());
   const gpu::AllocationCounts after = gpu::allocation_counts();
   EXPECT_EQ(after.device, before.device);

@@ -67,28 +67,6 @@ TEST(GpuEngine, GreedyAnswersAreThoseOfTheHostsSampler) {
   EXPECT_EQ(rest->tokens, std::vector<TokenId>(begin, begin + 20));
 }
 
-// The device's draws are the sampler's own, whatever ends the answer.
-TEST(GpuEngine, DrawsAreThoseOfTheHostsSampler) {
-  const auto engine = open_tiny();
-  const auto session = *engine->new_session();
-  const std::vector<TokenId> prompt = {7, 100, 31, 5};
-  const SamplingOptions draws[] = {
-      {.temperature = 1, .top_k = 20, .seed = 3, .logit_bias = {}},
-      {.temperature = 0.7, .top_k = 64, .top_p = 0.8, .seed = 4, .logit_bias = {}},
-      {.temperature = 2, .top_k = 40, .min_p = 0.2, .seed = 5, .logit_bias = {}},
-      {.temperature = 1, .top_k = 1, .logit_bias = {}}};
-  for (const SamplingOptions& sampling : draws) {
-    GenerateOptions options = answer_of(150);
-    options.sampling = sampling;
-    session->reset();
-    const auto drawn = session->generate(prompt, options);
-    ASSERT_TRUE(drawn.ok()) << drawn.status().message();
-    options.sampling.logit_bias = {{0, 0.0f}};  // changes nothing, but is the host's business
-    session->reset();
-    EXPECT_EQ(session->generate(prompt, options)->tokens, drawn->tokens) << sampling.top_k;
-  }
-}
-
 // After an answer that an end token stopped, an empty prompt samples its place again.
 TEST(GpuEngine, AnAnswerCanBeResumedFromItsLastLogits) {
   const auto engine = open_tiny();

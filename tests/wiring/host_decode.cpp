@@ -5,7 +5,6 @@
 
 #include "src/kernels/cuda/decode.h"
 #include "src/kernels/cuda/random_fill.h"
-#include "src/kernels/cuda/sample_math.h"
 #include "tests/wiring/host_device.h"
 #include "tests/wiring/host_math.h"
 
@@ -235,33 +234,6 @@ void greedy_step(gpu::Stream& stream, const DecodeKernels&, const GreedyParams& 
     const auto position = static_cast<unsigned long long>(p.step->position);
     p.ring[position % static_cast<unsigned>(p.ring_entries)] =
         position << 32 | static_cast<unsigned>(p.chosen[p.rows - 1]);
-  });
-}
-
-void sample_step(gpu::Stream& stream, const DecodeKernels&, const SampleParams& params) {
-  gpu::enqueue(stream, [p = params] {
-    std::vector<int> ids;
-    bool is_finite = true;
-    for (int id = 0; id < p.sampleable.limit; ++id) {
-      if (p.sampleable.banned[id / 32] >> (id % 32) & 1) continue;
-      ids.push_back(id);
-      is_finite = is_finite && std::isfinite(p.logits[id]);
-    }
-    std::stable_sort(ids.begin(), ids.end(),
-                     [&](int a, int b) { return p.logits[a] > p.logits[b]; });
-    ids.resize(static_cast<size_t>(p.settings->top_k));
-    std::vector<double> weights;
-    for (const int id : ids) {
-      const double below = static_cast<double>(p.logits[id]) - p.logits[ids[0]];
-      weights.push_back(exp_nonpositive(below / p.settings->temperature));
-    }
-    p.step->position += p.step->count;
-    p.step->count = 1;
-    const auto position = static_cast<unsigned long long>(p.step->position);
-    const int drawn = draw_ranked(weights.data(), p.settings->top_k, *p.settings, position);
-    p.step->tokens[0] = is_finite ? ids[static_cast<size_t>(drawn)] : -1;
-    p.ring[position % static_cast<unsigned>(p.ring_entries)] =
-        position << 32 | static_cast<unsigned>(p.step->tokens[0]);
   });
 }
 

@@ -20,8 +20,6 @@ bool splits_value_heads(const Constants& constants) {
 constexpr std::array kPromises = {
     Promise{"embed_step", kEveryArch, "STG.E.128"},
     Promise{"greedy_step"},
-    Promise{"sample_select", kEveryArch, "STG.E.64"},
-    Promise{"sample_draw", kEveryArch, "DMUL"},
     Promise{"norm_project_*", kEveryArch, "LDGSTS.E.BYPASS.128"},
     Promise{"norm_project_*", kEveryArch, "HMMA.16816.F32"},
     Promise{"project_add_*", kEveryArch, "LDGSTS.E.BYPASS.128"},

@@ -93,9 +93,6 @@ DecodeKernels find_decode_kernels(const gpu::KernelSet& kernels, const DecodeSha
   return {.shape = shape,
           .embed_step = kernels.find("embed_step"),
           .greedy_step = kernels.find("greedy_step"),
-          .sample_select =
-              kernels.holds("sample_select") ? kernels.find("sample_select") : gpu::Kernel{},
-          .sample_draw = kernels.holds("sample_draw") ? kernels.find("sample_draw") : gpu::Kernel{},
           .norm_project = find_by_tokens(kernels, "norm_project"),
           .project_add = find_by_tokens(kernels, "project_add"),
           .norm_route = find_by_tokens(kernels, "norm_route"),
@@ -222,13 +219,6 @@ void greedy_step(gpu::Stream& stream, const DecodeKernels& kernels, const Greedy
   CHECK(params.ring == nullptr || (params.step != nullptr && params.ring_entries > 0),
         params.ring_entries);
   start(stream, kernels.shape, kernels.greedy_step, 1, 512, 0, params);
-}
-
-void sample_step(gpu::Stream& stream, const DecodeKernels& kernels, const SampleParams& params) {
-  CHECK(params.sampleable.limit > 0 && params.step != nullptr, params.sampleable.limit);
-  CHECK(params.ring == nullptr || params.ring_entries > 0, params.ring_entries);
-  start(stream, kernels.shape, kernels.sample_select, kSampleBlocks, kSampleThreads, 0, params);
-  start(stream, kernels.shape, kernels.sample_draw, 1, kSampleThreads, 0, params);
 }
 
 }  // namespace moray::cuda

@@ -48,11 +48,9 @@ struct ByTokens {
 struct DecodeKernels {
   DecodeShape shape;
   gpu::Kernel embed_step, greedy_step;
-  gpu::Kernel sample_select, sample_draw;  // empty where fits_sample_step() says no
   ByTokens norm_project, project_add, norm_route, experts_gate_up, experts_down, norm_head;
 };
-// The programs that hold them: "decode_project.cu", "decode_experts.cu", "decode_head.cu",
-// "sample_step.cu".
+// The programs that hold them: "decode_project.cu", "decode_experts.cu", "decode_head.cu".
 DecodeKernels find_decode_kernels(const gpu::KernelSet& kernels, const DecodeShape& shape);
 
 // residual[t, :] = row step->tokens[t] of table (BF16), for t < params.tokens. Ids outside the
@@ -95,15 +93,5 @@ int head_candidates(const DecodeKernels& kernels);
 // given, its 64-bit entry (position % ring_entries), with the new position, becomes
 // (position << 32 | token as 32 bits), visible to a host that polls it.
 void greedy_step(gpu::Stream& stream, const DecodeKernels& kernels, const GreedyParams& params);
-
-// As greedy_step for one row, `step` given, with a draw in place of the largest: what a Sampler
-// (src/generate/sampler.h) with those settings draws from the same logits, to the bit. top_k of the
-// settings is 1..kSampleTopKMax and below the number of sampleable ids. -1 when a sampleable logit
-// is not finite. Two kernels, 4 bytes a vocabulary row; sorts of at most 4096 keys a block.
-void sample_step(gpu::Stream& stream, const DecodeKernels& kernels, const SampleParams& params);
-// Whether the kernels above hold for so many rows.
-constexpr bool fits_sample_step(int64_t vocab_rows) {
-  return vocab_rows <= int64_t{kSampleBlocks} * 4096;
-}
 
 }  // namespace moray::cuda

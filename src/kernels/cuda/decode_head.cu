@@ -5,7 +5,6 @@
 // candidates a block instead of all logits.
 #include "constants.cuh"
 #include "device/grid.cuh"
-#include "device/next_step.cuh"
 #include "device/normed.cuh"
 #include "device/partial_sums.cuh"
 
@@ -20,6 +19,10 @@ constexpr Format kHeadFormat = kHeadFp8 ? Format::kFp8 : Format::kBf16;
 
 extern __shared__ char4 shared_memory[];
 
+__device__ __forceinline__ bool may_sample(const Sampleable& sampleable, int id) {
+  if (id >= sampleable.limit) return false;
+  return sampleable.banned == nullptr || !(sampleable.banned[id / 32] >> (id % 32) & 1);
+}
 // Larger logit, then lower id; only finite logits count.
 __device__ __forceinline__ Candidate better(Candidate a, Candidate b) {
   if (b.id < 0 || !(fabsf(b.logit) <= 0x1.fffffep127f)) return a;
@@ -136,5 +139,13 @@ extern "C" __global__ void __launch_bounds__(kGreedyThreads)
   if (lane != 0) return;
   p.chosen[row] = mine.id;
   if (p.step == nullptr || row != p.rows - 1) return;
-  hand_on(mine.id, p.step, p.ring, p.ring_entries);
+  const int position = p.step->position + p.step->count;
+  p.step->position = position;
+  p.step->count = 1;
+  p.step->tokens[0] = mine.id;
+  if (p.ring == nullptr) return;
+  const uint64 entry = static_cast<uint64>(position) << 32 | static_cast<uint32>(mine.id);
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p.ring + position % p.ring_entries),
+               "l"(entry)
+               : "memory");
 }

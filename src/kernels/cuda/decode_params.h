@@ -196,19 +196,4 @@ struct GreedyParams {
   int rows;
 };
 
-// A draw: blocks of sample_select, the candidates each keeps, and threads of a block.
-inline constexpr int kSampleBlocks = 64;
-inline constexpr int kSampleTopKMax = 64;
-inline constexpr int kSampleThreads = 512;
-struct DrawSettings;  // sample_math.h
-struct SampleParams {
-  const float* logits;  // [vocab rows]
-  Sampleable sampleable;
-  const DrawSettings* settings;
-  unsigned long long* ranked;  // [kSampleBlocks, kSampleTopKMax]; sample_select fills it
-  Step* step;
-  unsigned long long* ring;  // pinned host memory, or null
-  int ring_entries;
-};
-
 }  // namespace moray::cuda
