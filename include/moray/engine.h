@@ -41,6 +41,11 @@ struct EngineOptions {
   bool fp8_kv = false;         // keys and values as E4M3, a scale a position and head; GPU only
   bool fast = false;           // both, as far as the device has them
   std::string cpu_level = {};  // "", "avx2" or "avx512"; "" takes the best the machine has
+  // Sees which experts each layer chose for the tokens of a forward pass, [tokens, top_k], larger
+  // weight first; layers in order. On the CPU only, which "auto" then takes.
+  std::function<void(int64_t layer, std::span<const int32_t> expert_ids,
+                     std::span<const float> weights)>
+      on_routing = {};
   // (bytes read, bytes in all) while loading; false cancels.
   std::function<bool(int64_t, int64_t)> on_load = {};
 };

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -87,5 +88,128 @@ struct DeviceFit {
 };
 // Errors: config.json's; no driver, a driver too old, no GPU (kUnsupported, in one sentence).
 Result<std::vector<DeviceFit>> device_fits(const std::string& folder);
+
+// Which experts a model's tokens were routed to, [token, layer, top_k], larger weight first.
+struct RoutingTrace {
+  int64_t layers = 0, experts = 0, top_k = 0;
+  std::vector<uint16_t> ids;
+  std::vector<float> weights;
+
+  int64_t tokens() const {
+    return layers * top_k == 0 ? 0 : static_cast<int64_t>(ids.size()) / (layers * top_k);
+  }
+};
+// A file: "MORAYRT1", then little-endian: uint32 layers, experts, top_k, 0; uint64 tokens; all ids
+// as uint16; all weights as float32. Written beside `path` and renamed when whole, so that a full
+// disk or a crash leaves what was there. Errors: kNotFound, kExhausted, kIo.
+Status write_routing_trace(const RoutingTrace& trace, const std::string& path);
+// kInvalidFile for anything else than such a file: sizes, ids, repeated experts, weights.
+Result<RoutingTrace> read_routing_trace(const std::string& path);
+
+// A made-up trace with the locality published for real models of this kind: 45 % of a token's
+// experts were the token's before, 80 % were used within the 8 before, the rest is spread evenly.
+// The same arguments give the same trace everywhere.
+struct RoutingShape {
+  int64_t tokens = 0, layers = 0, experts = 0, top_k = 0;
+};
+RoutingTrace make_routing_trace(const RoutingShape& shape, uint64_t seed);
+
+// How soon experts come back, over all tokens from the ninth on.
+struct ReuseStatistics {
+  double repeats = 0;           // share of choices that the token before made too
+  double within_8 = 0;          // share that one of the 8 tokens before made
+  int64_t median_distance = 0;  // in tokens, of choices seen before
+};
+ReuseStatistics measure_reuse(const RoutingTrace& trace);
+
+enum class SlotPolicy {
+  kLru,     // the one not used for longest goes
+  kLfu,     // the one used least often since it came, then LRU
+  kFifo,    // the one that came first
+  kBelady,  // the one needed last, read from the trace: the bound for all
+};
+// Decoding a trace a token at a time with `slots` a layer. A layer's hits are computed while its
+// misses come over the link; then the misses. Reads fail by chance, as seeded.
+struct SlotSimulation {
+  int64_t slots = 0;  // top_k .. experts
+  SlotPolicy policy = SlotPolicy::kLru;
+  int64_t expert_bytes = 0;
+  int64_t other_bytes = 0;  // that a token reads besides routed experts
+  double link_gbps = 25;
+  double vram_gbps = 360;
+  // Chances of an attempt to read an expert: to take ten times as long; to bring half of it, so
+  // that the rest is asked for again; to bring nothing. After kReadAttempts that brought nothing
+  // the request ends there, without harm to the next.
+  double slow_share = 0, short_share = 0, fail_share = 0;
+  int64_t request_tokens = 256;  // the trace is that of requests so long, one after the other
+  uint64_t seed = 0;
+};
+inline constexpr int kReadAttempts = 3;
+struct SimulatedRun {
+  int64_t hits = 0, misses = 0;
+  int64_t retries = 0;
+  int64_t requests = 0, failed_requests = 0;
+  int64_t tokens = 0;  // decoded
+  double seconds = 0;
+  double stall_seconds = 0;  // of these, waiting for the link with no hit left to compute
+
+  double hit_rate() const {
+    return hits + misses == 0 ? 0 : static_cast<double>(hits) / static_cast<double>(hits + misses);
+  }
+};
+// kInvalidArgument: slots, rates or chances out of range.
+Result<SimulatedRun> simulate_slots(const RoutingTrace& trace, const SlotSimulation& simulation);
+
+inline constexpr int64_t kPlanContextDefault = 32768;
+
+// What a machine with one GPU is asked to do with a model. Rates are GB/s (1e9 bytes a second) and
+// TFLOP/s as reached by this kind of work, not a data sheet's.
+struct PlanQuestion {
+  int64_t vram_bytes = int64_t{16} << 30;
+  int64_t ram_bytes = int64_t{64} << 30;  // that Moray may take
+  int64_t context = 0;     // tokens of each sequence; 0: kPlanContextDefault or the model's own
+  int64_t parallel = 1;    // sequences at once
+  int64_t drafts = 0;      // tokens the MTP head drafts; 0: it is not loaded
+  double vram_gbps = 360;  // of a 5060 Ti: 80 % of its 448
+  double link_gbps = 25;   // PCIe 4.0 x16 or 5.0 x8
+  double disk_gbps = 5;
+  double tflops = 100;  // of FP8 products in prefill
+  // Of routed experts found in their layer's slots; nullopt: what LRU finds in a made-up trace with
+  // the locality published for such models (make_routing_trace).
+  std::optional<double> hit_rate = {};
+};
+
+// A row of the plan: so many bytes of one thing in one place.
+struct PlannedBytes {
+  std::string place;  // "vram", "ram", "file"
+  std::string what;
+  int64_t bytes = 0;
+};
+
+struct MemoryPlan {
+  bool fits = false;
+  bool is_resident = false;          // all of it in VRAM, the embedding included
+  std::string verdict;               // one sentence
+  std::vector<std::string> nearest;  // settings that would fit, or fit better
+  std::vector<PlannedBytes> rows;    // what lies in VRAM first; "free" is a row of its own
+  int64_t layers = 0;
+  int64_t experts = 0;       // a layer
+  int64_t expert_bytes = 0;  // of one record
+  int64_t slots = 0;         // a layer, in VRAM
+  int64_t block_tokens = 0;  // of a prefill pass
+  // Of one token of decoding at the full context, and what of it are routed experts.
+  int64_t decode_bytes = 0;
+  int64_t routed_bytes = 0;
+  // Predictions, without drafts: 0 when it does not fit. Decode adds the VRAM's and the link's time
+  // (nothing overlaps); prefill takes the longer of computing and streaming missing experts.
+  double hit_rate = 0;
+  double decode_tokens_per_s = 0;
+  double prefill_tokens_per_s = 0;
+};
+
+// From config.json alone. What does not fit is not an error but a plan that says so. Errors:
+// config.json's; kInvalidArgument for a context beyond the model's or drafts without an MTP head;
+// kUnsupported for a model that no GPU kernel is made for.
+Result<MemoryPlan> plan_memory(const std::string& folder, const PlanQuestion& question);
 
 }  // namespace moray

@@ -18,5 +18,7 @@ Status tokenize_command(const Options& options, Output& output);
 Status eval_command(const Options& options, Output& output);
 Status bench_command(const Options& options, Output& output);
 Status selftest_command(const Options& options, Output& output);
+Status plan_command(const Options& options, Output& output);
+Status simulate_command(const Options& options, Output& output);
 
 }  // namespace moray

@@ -31,6 +31,10 @@ Status dispatch(const Options& options, Output& output) {
       return bench_command(options, output);
     case Command::kSelftest:
       return selftest_command(options, output);
+    case Command::kPlan:
+      return plan_command(options, output);
+    case Command::kSimulate:
+      return simulate_command(options, output);
   }
   return Status();
 }

@@ -1,5 +1,7 @@
 #include "src/cli/model_choice.h"
 
+#include <utility>
+
 #include "src/cli/interrupt.h"
 #include "src/cli/progress.h"
 
@@ -10,7 +12,8 @@ Result<std::string> find_model(const Options& options) {
   return resolve_model(typed.empty() ? kShippedModel : typed, options.places);
 }
 
-Result<std::shared_ptr<const Engine>> open_engine(const Options& options) {
+Result<std::shared_ptr<const Engine>> open_engine(const Options& options,
+                                                  RoutingObserver on_routing) {
   const CommonOptions& common = options.common;
   ASSIGN_OR_RETURN(const std::string folder, find_model(options));
   Progress progress("loading", ProgressUnit::kBytes, !common.is_quiet);
@@ -25,6 +28,7 @@ Result<std::shared_ptr<const Engine>> open_engine(const Options& options) {
   engine_options.cpu_level = common.cpu_level;
   engine_options.device = common.device;
   engine_options.random_weights = common.random_weights;
+  engine_options.on_routing = std::move(on_routing);
   engine_options.on_load = [&progress](int64_t done, int64_t total) {
     progress.update(done, total);
     return !is_interrupted();
@@ -32,8 +36,9 @@ Result<std::shared_ptr<const Engine>> open_engine(const Options& options) {
   return Engine::open(engine_options);
 }
 
-Result<std::shared_ptr<const Engine>> open_text_engine(const Options& options) {
-  ASSIGN_OR_RETURN(auto engine, open_engine(options));
+Result<std::shared_ptr<const Engine>> open_text_engine(const Options& options,
+                                                       RoutingObserver on_routing) {
+  ASSIGN_OR_RETURN(auto engine, open_engine(options, std::move(on_routing)));
   const Status& tokenizer = engine->tokenizer_status();
   if (tokenizer.ok()) return engine;
   return Status(tokenizer.code(),

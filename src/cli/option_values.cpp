@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <limits>
+#include <string_view>
 
 namespace moray {
 namespace {
@@ -43,6 +44,27 @@ double parse_decimal(const std::string& option, const std::string& text) {
   double number = 0;
   if (parse_all(text, &number)) return number;
   refuse(option, text, "a number");
+}
+
+double parse_decimal_within(const std::string& option, const std::string& text, double low,
+                            double high) {
+  double number = 0;
+  if (parse_all(text, &number) && number >= low && number <= high) return number;
+  refuse(option, text, fmt::format("a number of {} to {}", low, high));
+}
+
+int64_t parse_bytes(const std::string& option, const std::string& text) {
+  constexpr double kBytesMax = 1e15;
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"GiB", 0x1p30}, {"MiB", 0x1p20}, {"GB", 1e9}, {"MB", 1e6}};
+  for (const auto& [unit, bytes] : kUnits) {
+    if (!text.ends_with(unit)) continue;
+    double number = 0;
+    const std::string digits = text.substr(0, text.size() - unit.size());
+    if (!parse_all(digits, &number) || !(number * bytes >= 1 && number * bytes <= kBytesMax)) break;
+    return static_cast<int64_t>(number * bytes);
+  }
+  refuse(option, text, "a size such as 16GiB, 512MiB, 16GB or 512MB");
 }
 
 std::vector<int64_t> parse_whole_numbers(const std::string& option, const std::string& text,

@@ -15,6 +15,11 @@ int64_t parse_whole_number(const std::string& option, const std::string& text, i
                            int64_t high);
 uint64_t parse_seed(const std::string& option, const std::string& text);
 double parse_decimal(const std::string& option, const std::string& text);
+// As parse_decimal, within [low, high].
+double parse_decimal_within(const std::string& option, const std::string& text, double low,
+                            double high);
+// "16GiB", "512MiB", "8GB": bytes, at least 1.
+int64_t parse_bytes(const std::string& option, const std::string& text);
 // "512,2048"
 std::vector<int64_t> parse_whole_numbers(const std::string& option, const std::string& text,
                                          int64_t low, int64_t high);

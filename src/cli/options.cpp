@@ -28,6 +28,8 @@ constexpr int64_t kThreadsMax = 1024;
 constexpr int64_t kLengthMax = int64_t{1} << 24;  // of a bench test; far beyond any context
 constexpr int64_t kRepetitionsMax = 1000;
 constexpr int64_t kBatchMax = 16;
+constexpr int64_t kParallelMax = 1024;
+constexpr int64_t kDraftsMax = 15;  // with the token before them a step of 16
 
 // One occurrence takes one value, kept as typed.
 CLI::Option* add_value(CLI::App* app, const std::string& names, const std::string& help,
@@ -193,6 +195,10 @@ void add_run(CLI::App* root, Options* options) {
       ->needs(chat);
   app->add_flag("--think", options->is_thinking, "With --chat: let the model think first")
       ->needs(chat);
+  app->add_option("--record-routing", options->routing_file,
+                  "Write which experts each layer chose for each token (CPU only)")
+      ->type_name("FILE")
+      ->check(refuse_empty);
   add_sampling(app, &options->sampling);
   add_max_tokens(app, &options->common, kRunTokensDefault);
   add_engine(app, &options->common);
@@ -302,6 +308,111 @@ void add_selftest(CLI::App* root, Options* options) {
   app->callback([options] { options->command = Command::kSelftest; });
 }
 
+// GB/s as this kind of work reaches them; more than any hardware's is a slip of units.
+void add_rate(CLI::App* app, const std::string& name, const std::string& what, double* target) {
+  add_value(app, name, fmt::format("{}; default {}", what, *target), "GB/S",
+            [name, target](const std::string& text) {
+              *target = parse_decimal_within(name, text, 0.001, 1e6);
+            });
+}
+
+void add_plan(CLI::App* root, Options* options) {
+  CLI::App* app = root->add_subcommand(
+      "plan", "Where every byte of a model would lie, and how fast that would be, by config.json");
+  add_model(app, options);
+  PlanQuestion* plan = &options->plan;
+  const auto size = [app](const std::string& name, const std::string& help, int64_t* target) {
+    add_value(app, name, help, "SIZE",
+              [name, target](const std::string& text) { *target = parse_bytes(name, text); });
+  };
+  const auto count = [app](const std::string& name, const std::string& help, int64_t low,
+                           int64_t high, int64_t* target) {
+    add_value(app, name, help, "N", [=](const std::string& text) {
+      *target = parse_whole_number(name, text, low, high);
+    });
+  };
+  size("--vram", "Memory of the GPU; default 16GiB", &plan->vram_bytes);
+  size("--ram", "Host memory that may be taken; default 64GiB", &plan->ram_bytes);
+  count("--ctx", "Tokens of context of each sequence; default 32768 or the model's own, if less", 1,
+        kNumberMax, &plan->context);
+  count("--parallel", "Sequences at once; default 1", 1, kParallelMax, &plan->parallel);
+  count("--mtp", "Tokens the MTP head drafts; default 0: it is not loaded", 0, kDraftsMax,
+        &plan->drafts);
+  add_rate(app, "--hbm", "Read rate of VRAM that decoding reaches", &plan->vram_gbps);
+  add_rate(app, "--link", "Rate of copies from host memory to the GPU", &plan->link_gbps);
+  add_rate(app, "--disk", "Rate of reading experts from the file", &plan->disk_gbps);
+  add_value(app, "--tflops", fmt::format("Rate of prefill's products; default {}", plan->tflops),
+            "TFLOP/S", [plan](const std::string& text) {
+              plan->tflops = parse_decimal_within("--tflops", text, 0.001, 1e6);
+            });
+  add_value(app, "--hit-rate",
+            "Share of routed experts found in VRAM, 0 to 1; default: LRU's on a made-up trace of "
+            "published locality",
+            "X", [plan](const std::string& text) {
+              plan->hit_rate = parse_decimal_within("--hit-rate", text, 0, 1);
+            });
+  app->callback([options] { options->command = Command::kPlan; });
+}
+
+SlotPolicy parse_policy(const std::string& text) {
+  constexpr std::pair<std::string_view, SlotPolicy> kPolicies[] = {{"lru", SlotPolicy::kLru},
+                                                                   {"lfu", SlotPolicy::kLfu},
+                                                                   {"fifo", SlotPolicy::kFifo},
+                                                                   {"belady", SlotPolicy::kBelady}};
+  for (const auto& [name, policy] : kPolicies) {
+    if (text == name) return policy;
+  }
+  throw CLI::ValidationError("--policy", "found '" + text + "', expected lru, lfu, fifo or belady");
+}
+
+void add_simulate(CLI::App* root, Options* options) {
+  CLI::App* app = root->add_subcommand(
+      "simulate", "Decode a routing trace with some experts in VRAM, by arithmetic alone");
+  add_model(app, options);
+  SlotSimulation* simulation = &options->simulation;
+  add_value(
+      app, "--trace",
+      "A file of `moray run --record-routing`, or made[:SEED]: a trace of published locality; "
+      "default made",
+      "FILE", [options](const std::string& text) {
+        if (text.empty()) {
+          throw CLI::ValidationError("--trace", "found '', expected a file or made[:SEED]");
+        }
+        constexpr std::string_view kSeeded = "made:";
+        if (text.starts_with(kSeeded)) {
+          options->made_seed = parse_seed("--trace", text.substr(kSeeded.size()));
+        }
+        options->trace = text.starts_with(kSeeded) || text == "made" ? "" : text;
+      });
+  const auto count = [app](const std::string& name, const std::string& help, int64_t* target) {
+    return add_value(app, name, help, "N", [name, target](const std::string& text) {
+      *target = parse_whole_number(name, text, 1, kLengthMax);
+    });
+  };
+  count("--tokens", "Tokens of a made trace; default 1024", &options->made_tokens);
+  count("--slots", "Experts of each layer that VRAM holds", &simulation->slots)->required();
+  add_value(app, "--policy", "Who goes: lru (default), lfu, fifo, or belady, the bound", "NAME",
+            [simulation](const std::string& text) { simulation->policy = parse_policy(text); });
+  add_rate(app, "--hbm", "Read rate of VRAM that decoding reaches", &simulation->vram_gbps);
+  add_rate(app, "--link", "Rate of copies from host memory to the GPU", &simulation->link_gbps);
+  const auto share = [app](const std::string& name, const std::string& help, double* target) {
+    add_value(app, name, help, "X", [name, target](const std::string& text) {
+      *target = parse_decimal_within(name, text, 0, 1);
+    });
+  };
+  share("--slow", "Chance that a read takes ten times as long; default 0", &simulation->slow_share);
+  share("--short", "Chance that it brings half and has to go on; default 0",
+        &simulation->short_share);
+  share("--fail", "Chance that it brings nothing; the third time ends the request; default 0",
+        &simulation->fail_share);
+  count("--request", "Tokens of each request the trace consists of; default 256",
+        &simulation->request_tokens);
+  add_value(
+      app, "--seed", "Of the reads' luck; default 0", "N",
+      [simulation](const std::string& text) { simulation->seed = parse_seed("--seed", text); });
+  app->callback([options] { options->command = Command::kSimulate; });
+}
+
 void add_catalogue(CLI::App* root, Options* options) {
   CLI::App* info = root->add_subcommand(
       "info", "Dimensions, parameters, bytes by part and dtype, licence of a model");
@@ -379,7 +490,7 @@ std::string error_line(const CLI::App& root, const CLI::ParseError& error,
              root.get_subcommands().empty()) {
     what = fmt::format(
         "command: found {}, expected run, complete, info, list, tokenize, eval, "
-        "bench or selftest",
+        "bench, selftest, plan or simulate",
         first_argument.empty() ? "none" : "'" + first_argument + "'");
   } else if (dynamic_cast<const CLI::ValidationError*>(&error) == nullptr) {
     what = "option: " + what;
@@ -402,6 +513,8 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   add_eval(&root, &options);
   add_bench(&root, &options);
   add_selftest(&root, &options);
+  add_plan(&root, &options);
+  add_simulate(&root, &options);
   try {
     root.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

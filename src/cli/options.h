@@ -13,7 +13,18 @@
 
 namespace moray {
 
-enum class Command { kRun, kComplete, kInfo, kList, kTokenize, kEval, kBench, kSelftest };
+enum class Command {
+  kRun,
+  kComplete,
+  kInfo,
+  kList,
+  kTokenize,
+  kEval,
+  kBench,
+  kSelftest,
+  kPlan,
+  kSimulate
+};
 enum class BenchFormat { kMarkdown, kJsonLines };
 
 // When --max-tokens is not given: a screenful or two of code, and more than an editor inserts at
@@ -62,6 +73,7 @@ struct Options {
   bool is_chat = false;
   bool is_thinking = false;
   std::string system;
+  std::string routing_file;  // empty: not recorded
   // complete
   std::string file;
   int64_t line = 0;    // from 1
@@ -80,6 +92,13 @@ struct Options {
   BenchFormat format = BenchFormat::kMarkdown;
   std::string output_file;  // empty: stdout
   bool has_stages = false;
+  // plan
+  PlanQuestion plan;
+  // simulate
+  std::string trace;  // a file; empty: made up from the next two
+  uint64_t made_seed = 0;
+  int64_t made_tokens = 1024;
+  SlotSimulation simulation;
   std::string command_line;
 };
 

@@ -32,6 +32,7 @@ struct CpuModel {
   int64_t block_tokens = kDefaultBlockTokens;
   int64_t context = 0;
   std::shared_ptr<const Weights> weights;
+  RoutingObserver on_routing;
   std::mutex pass_mutex;  // guards pool and workspace
   std::optional<ThreadPool> pool;
   std::optional<Workspace> workspace;
@@ -159,7 +160,8 @@ Result<StepModel> new_model(const std::shared_ptr<CpuModel>& model) {
              .state = state.get(),
              .precision = model->precision,
              .logit_rows = logit_rows,
-             .logits = logits});
+             .logits = logits,
+             .on_routing = &model->on_routing});
     return Status();
   };
   step.clear = [state] { state->rewind(0); };
@@ -182,6 +184,7 @@ Result<Backend> open_cpu_backend(const ModelSource& source, const EngineOptions&
   model->is_level_asked_for = level.has_value();
   model->precision = options.float32 ? Precision::kFloat32 : Precision::kBfloat16;
   if (options.block_tokens > 0) model->block_tokens = options.block_tokens;
+  model->on_routing = options.on_routing;
   model->pool.emplace(options.threads);
   Backend backend;
   ASSIGN_OR_RETURN(model->context, plan(source, options, *model, &backend.notes));

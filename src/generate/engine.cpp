@@ -178,11 +178,13 @@ Status LoadedEngine::load_end_tokens() {
 
 Status LoadedEngine::open_backend(const EngineOptions& options) {
   ASSIGN_OR_RETURN(const DeviceChoice choice, parse_device(options.device));
-  const bool wants_cpu = options.float32 || !options.cpu_level.empty();
+  const bool wants_cpu = options.float32 || !options.cpu_level.empty() || options.on_routing;
   if (wants_cpu && !choice.may_be_cpu) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("device: found {} with {}, expected cpu or auto", options.device,
-                              options.float32 ? "FP32 activations" : "a CPU instruction level"));
+                              options.float32             ? "FP32 activations"
+                              : options.cpu_level.empty() ? "a record of routing"
+                                                          : "a CPU instruction level"));
   }
   Status refusal;
   if (choice.may_be_gpu && !wants_cpu) {

@@ -26,12 +26,14 @@ Status no_room(int64_t free_bytes, int64_t weight_bytes) {
                             mebibytes(free_bytes), mebibytes(weight_bytes)));
 }
 
-int64_t choose_block(const ModelConfig& config, const GpuKernels& kernels,
-                     const EngineOptions& options, int64_t room) {
+}  // namespace
+
+int64_t choose_block(const ModelConfig& config, const GpuKernels& kernels, int64_t requested,
+                     int64_t room) {
   const auto round_up = [](int64_t tokens) {
     return (tokens + kDeltaChunk - 1) / kDeltaChunk * kDeltaChunk;
   };
-  if (options.block_tokens > 0) return round_up(options.block_tokens);
+  if (requested > 0) return round_up(requested);
   int64_t block = std::min<int64_t>(kBlockTokensMax, round_up(config.max_positions));
   while (block > kDeltaChunk &&
          GpuWorkspace::bytes_needed(config, kernels, block) > room / kWorkspaceShare) {
@@ -39,8 +41,6 @@ int64_t choose_block(const ModelConfig& config, const GpuKernels& kernels,
   }
   return block;
 }
-
-}  // namespace
 
 Status check_gpu_room(const ModelConfig& config, HeadFormat head, int64_t free_bytes) {
   const int64_t weight_bytes = gpu_weights_bytes(blank_weights(config, head, nullptr));
@@ -55,7 +55,7 @@ Result<GpuPlan> plan_gpu(const Weights& shapes, const GpuKernels& kernels,
   plan.weight_bytes = gpu_weights_bytes(shapes);
   const int64_t room = free_bytes - kGpuReserveBytes - plan.weight_bytes;
   if (room <= 0) return no_room(free_bytes, plan.weight_bytes);
-  plan.block_tokens = choose_block(config, kernels, options, room);
+  plan.block_tokens = choose_block(config, kernels, options.block_tokens, room);
   plan.workspace_bytes = GpuWorkspace::bytes_needed(config, kernels, plan.block_tokens);
   ContextQuestion question;
   question.requested = options.context;

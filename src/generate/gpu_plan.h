@@ -32,10 +32,14 @@ inline constexpr int64_t kGpuReserveBytes = int64_t{256} << 20;
 // checkpoint is read and kernels are compiled.
 Status check_gpu_room(const ModelConfig& config, HeadFormat head, int64_t free_bytes);
 
+// Tokens of a prefill block: `requested` if not 0, rounded up to the grid of 64, else the largest
+// of 8192, 4096, ... 64 whose buffers take at most an eighth of `room` bytes.
+int64_t choose_block(const ModelConfig& config, const GpuKernels& kernels, int64_t requested,
+                     int64_t room);
+
 // Context: what was asked for, else the model's own if the state fits in what weights and workspace
-// leave, less (with a note) if not. Block: what was asked for (rounded to the grid of 64), else the
-// largest of 8192, 4096, ... 64 tokens whose buffers take at most an eighth of what the weights
-// leave. Errors: kInvalidArgument, kExhausted.
+// leave, less (with a note) if not. Block: choose_block() of what the weights leave. Errors:
+// kInvalidArgument, kExhausted.
 Result<GpuPlan> plan_gpu(const Weights& shapes, const GpuKernels& kernels,
                          const EngineOptions& options, int64_t free_bytes);
 

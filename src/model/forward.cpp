@@ -183,13 +183,22 @@ void forward(const Weights& weights, const cpu::Context& context, Workspace& wor
       {.table = weights.embedding, .tokens = args.tokens, .out = pass.workspace.residual.data()});
   const HeadOutputs outputs{args.hidden != nullptr ? tokens : args.logit_rows, args.logit_rows,
                             args.logits, args.hidden};
+  const bool is_watched = args.on_routing != nullptr && *args.on_routing;
   size_t kv_caches = 0;
   size_t delta_states = 0;
   for (const LayerWeights& layer : weights.layers) {
     const bool is_delta = layer.kind == LayerKind::kGatedDelta;
     const bool is_last = &layer == &weights.layers.back();
     run_layer(pass, layer, is_delta ? delta_states++ : kv_caches++,
-              is_last ? outputs.rows : tokens);
+              is_last && !is_watched ? outputs.rows : tokens);
+    if (!is_watched) continue;
+    const auto choices = static_cast<size_t>(tokens * weights.config.top_k);
+    (*args.on_routing)(&layer - weights.layers.data(),
+                       std::span(pass.workspace.expert_ids).first(choices),
+                       std::span(pass.workspace.expert_weights).first(choices));
+  }
+  if (is_watched) {
+    keep_last_rows(pass.workspace.residual, tokens, outputs.rows, weights.config.hidden);
   }
   run_head(pass, weights.final_norm, outputs);
   state.position += tokens;

@@ -125,6 +125,34 @@ std::vector<std::string> gpu_programs(const ModelConfig& config, const GpuFormat
   return programs;
 }
 
+GpuKernels gpu_kernel_shapes(const ModelConfig& c, const GpuFormats& formats,
+                             const gpu::DeviceInfo& device) {
+  const cuda::Constants k = gpu_constants(c, formats, device);
+  GpuKernels kernels;
+  kernels.decode.shape = {.hidden = k.hidden,
+                          .experts = k.experts,
+                          .top_k = k.top_k,
+                          .expert_dim = k.expert_dim,
+                          .shared_dim = k.shared_dim,
+                          .multiprocessors = k.multiprocessors,
+                          .arch = k.arch};
+  kernels.attention.shape = attention_shape(k);
+  kernels.delta.shape = {.key_heads = k.key_heads,
+                         .value_heads = k.value_heads,
+                         .key_dim = k.key_dim,
+                         .value_dim = k.value_dim,
+                         .taps = k.conv_taps,
+                         .arch = k.arch};
+  kernels.prefill.shape = {.hidden = k.hidden,
+                           .experts = k.experts,
+                           .top_k = k.top_k,
+                           .expert_dim = k.expert_dim,
+                           .shared_dim = k.shared_dim,
+                           .multiprocessors = k.multiprocessors};
+  kernels.has_w8a8 = fits_w8a8(c, formats);
+  return kernels;
+}
+
 Result<GpuKernels> build_gpu_kernels(const std::shared_ptr<gpu::Device>& device,
                                      const ModelConfig& c, const GpuFormats& formats,
                                      const gpu::CompileProgress& progress) {
@@ -135,32 +163,13 @@ Result<GpuKernels> build_gpu_kernels(const std::shared_ptr<gpu::Device>& device,
   request.sources = cuda::sources();
   request.programs = gpu_programs(c, formats, k);
   request.constants = cuda::constants_text(k);
-  GpuKernels kernels;
+  GpuKernels kernels = gpu_kernel_shapes(c, formats, info);
   ASSIGN_OR_RETURN(kernels.set, gpu::KernelSet::build(device, request, progress));
   const gpu::KernelSet& set = *kernels.set;
-  kernels.decode = cuda::find_decode_kernels(set, {.hidden = k.hidden,
-                                                   .experts = k.experts,
-                                                   .top_k = k.top_k,
-                                                   .expert_dim = k.expert_dim,
-                                                   .shared_dim = k.shared_dim,
-                                                   .multiprocessors = k.multiprocessors,
-                                                   .arch = k.arch});
-  kernels.attention = cuda::AttentionKernels::find(set, attention_shape(k));
-  if (has_delta(c)) {
-    kernels.delta = cuda::DeltaKernels::find(set, {.key_heads = k.key_heads,
-                                                   .value_heads = k.value_heads,
-                                                   .key_dim = k.key_dim,
-                                                   .value_dim = k.value_dim,
-                                                   .taps = k.conv_taps,
-                                                   .arch = k.arch});
-  }
-  kernels.prefill = cuda::find_prefill_kernels(set, {.hidden = k.hidden,
-                                                     .experts = k.experts,
-                                                     .top_k = k.top_k,
-                                                     .expert_dim = k.expert_dim,
-                                                     .shared_dim = k.shared_dim,
-                                                     .multiprocessors = k.multiprocessors});
-  kernels.has_w8a8 = fits_w8a8(c, formats);
+  kernels.decode = cuda::find_decode_kernels(set, kernels.decode.shape);
+  kernels.attention = cuda::AttentionKernels::find(set, kernels.attention.shape);
+  if (has_delta(c)) kernels.delta = cuda::DeltaKernels::find(set, kernels.delta.shape);
+  kernels.prefill = cuda::find_prefill_kernels(set, kernels.prefill.shape);
   if (kernels.has_w8a8) {
     kernels.w8a8 = cuda::find_w8a8_kernels(set, k.arch, k.multiprocessors);
   }

@@ -45,6 +45,10 @@ struct GpuKernels {
   KvFormat kv() const { return attention.shape.kv_fp8 ? KvFormat::kFp8 : KvFormat::kBf16; }
 };
 
+// Shapes without kernels: enough to count the bytes of workspaces with.
+GpuKernels gpu_kernel_shapes(const ModelConfig& config, const GpuFormats& formats,
+                             const gpu::DeviceInfo& device);
+
 Result<GpuKernels> build_gpu_kernels(const std::shared_ptr<gpu::Device>& device,
                                      const ModelConfig& config, const GpuFormats& formats,
                                      const gpu::CompileProgress& progress);

@@ -108,6 +108,11 @@ class Workspace {
   std::unique_ptr<Impl> impl_;
 };
 
+// A layer's choice of experts for all tokens of a call, [tokens, top_k], larger weight first. Lent
+// until it returns.
+using RoutingObserver = std::function<void(int64_t layer, std::span<const int32_t> expert_ids,
+                                           std::span<const float> weights)>;
+
 struct ForwardArgs {
   std::span<const int32_t> tokens;  // 1..block_tokens ids, all in [0, vocab_rows)
   State* state;                     // advanced by tokens.size(); must have room
@@ -117,6 +122,8 @@ struct ForwardArgs {
   float* logits = nullptr;
   // Hidden states after the final norm of all tokens, [tokens, hidden]; may be null.
   float* hidden = nullptr;
+  // May be null. Called layer after layer; results do not change, the last layer takes longer.
+  const RoutingObserver* on_routing = nullptr;
 };
 // No allocation, no failure: preconditions are CHECKed. A token's logits are bit-equal whatever the
 // split into calls, block size and thread count.

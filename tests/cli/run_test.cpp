@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "moray/text.h"
+#include "moray/tools.h"
 #include "src/cli/exit_code.h"
 #include "tests/cli/moray.h"
 
@@ -324,6 +325,38 @@ TEST(Version, NamesProgramAndBuild) {
   EXPECT_EQ(version.exit_code, 0);
   EXPECT_TRUE(std::regex_match(version.out, std::regex("moray [0-9.]+ \\(commit [^)]+\\)\n")))
       << version.out;
+}
+
+// Prompt and answer, all but the last token, which is not fed; and the answer stays what it was.
+TEST(Run, RecordsTheRoutingOfEveryTokenItRead) {
+  TempFolder folder;
+  const std::vector<std::string> command = with(
+      {"run", kTinyModel, "-p", "def f(x):", "--max-tokens", "5", "--temperature", "0", "--quiet"},
+      kNoEnd);
+  const ProcessResult plain = moray(command);
+  const ProcessResult result = moray(with(command, {"--record-routing", folder / "trace"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, plain.out);
+  const auto trace = read_routing_trace(folder / "trace");
+  ASSERT_TRUE(trace.ok()) << trace.status().message();
+  const auto model = model_info(kTinyModel);
+  ASSERT_TRUE(model.ok());
+  EXPECT_EQ(trace->layers, model->layers);
+  EXPECT_EQ(trace->experts, model->experts);
+  EXPECT_EQ(trace->top_k, model->top_k);
+  const int64_t prompt =
+      std::stoll(moray({"tokenize", kTinyModel, "-p", "def f(x):", "--count"}).out);
+  EXPECT_EQ(trace->tokens(), prompt + 4);
+  for (size_t i = 0; i < trace->weights.size(); ++i) {
+    EXPECT_GT(trace->weights[i], 0) << i;
+    if (i % static_cast<size_t>(trace->top_k) > 0) {
+      EXPECT_LE(trace->weights[i], trace->weights[i - 1]);
+    }
+  }
+  const ProcessResult again = moray(with(command, {"--record-routing", folder / "again"}));
+  EXPECT_EQ(file_content(folder / "again"), file_content(folder / "trace"));
+  expect_refusal(moray({"run", kTinyModel, "-p", "x", "--device", "cuda", "--record-routing", "t"}),
+                 2, {"device: found cuda with a record of routing, expected cpu or auto"});
 }
 
 }  // namespace

@@ -26,33 +26,7 @@ Planned plan_of(const std::string& name) {
   gpu::DeviceInfo device;
   device.major = 9;
   device.multiprocessors = 132;
-  const cuda::Constants k = gpu_constants(*config, *formats, device);
-  planned.kernels.decode.shape = {.hidden = k.hidden,
-                                  .experts = k.experts,
-                                  .top_k = k.top_k,
-                                  .expert_dim = k.expert_dim,
-                                  .shared_dim = k.shared_dim,
-                                  .multiprocessors = k.multiprocessors,
-                                  .arch = 90};
-  planned.kernels.attention.shape = {.heads = k.heads,
-                                     .kv_heads = k.kv_heads,
-                                     .head_dim = k.head_dim,
-                                     .has_gate = k.has_gate,
-                                     .multiprocessors = k.multiprocessors,
-                                     .arch = 90};
-  planned.kernels.delta.shape = {.key_heads = k.key_heads,
-                                 .value_heads = k.value_heads,
-                                 .key_dim = k.key_dim,
-                                 .value_dim = k.value_dim,
-                                 .taps = k.conv_taps,
-                                 .arch = 90};
-  planned.kernels.prefill.shape = {.hidden = k.hidden,
-                                   .experts = k.experts,
-                                   .top_k = k.top_k,
-                                   .expert_dim = k.expert_dim,
-                                   .shared_dim = k.shared_dim,
-                                   .multiprocessors = k.multiprocessors};
-  planned.kernels.has_w8a8 = true;
+  planned.kernels = gpu_kernel_shapes(*config, *formats, device);
   return planned;
 }
 
