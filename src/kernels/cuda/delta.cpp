@@ -71,8 +71,6 @@ void carve_workspace(const DeltaShape& shape, int64_t chunks, Carver& carver, De
   block.states = carver.take<unsigned short>(groups * 16 * delta_tile_width(shape.key_dim));
   block.writes = carver.take<unsigned short>(groups * 16 * kChunk);
   block.units = carver.take<float>(groups * 2);
-  block.progress =
-      carver.take<int>(int64_t{shape.value_heads} * (delta_tile_width(shape.value_dim) / 16));
 }
 
 }  // namespace
@@ -150,14 +148,13 @@ void delta_prefill(gpu::Stream& stream, const DeltaKernels& kernels,
   const auto value_tile = static_cast<uint32_t>(delta_tile_width(shape.value_dim));
   gpu::launch(stream, kernels.scan,
               {.grid = {value_tile / columns, static_cast<uint32_t>(shape.value_heads)},
-               .block = {2 * columns + 32},
+               .block = {2 * columns},
                .shared_bytes = delta_scan_shared_bytes(shape.key_dim, shape.value_dim)},
               block);
-  gpu::launch(stream, kernels.finish,
-              {.grid = {static_cast<uint32_t>(shape.value_heads), chunks + 1},
-               .block = {2 * value_tile},
-               .programmatic = true},
-              block);
+  gpu::launch(
+      stream, kernels.finish,
+      {.grid = {chunks + 1, static_cast<uint32_t>(shape.value_heads)}, .block = {2 * value_tile}},
+      block);
 }
 
 }  // namespace moray::cuda

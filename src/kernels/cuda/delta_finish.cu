@@ -2,14 +2,10 @@
 // the part of the state that is copied rather than computed (writes and S are the scan's).
 //
 // A block is a chunk of one value head, a warp sixteen columns: O^T = e^G S^T Q^T + D^T mix^T on
-// tensor cores, then a token a warp to norm, gate and store. It may start beside the scan, whose
-// blocks have then all started, and waits for the chunk it needs.
+// tensor cores, then a token a warp to norm, gate and store.
 #include "src/kernels/cuda/delta_math.cuh"
 #include "src/kernels/cuda/delta_operand.cuh"
 #include "src/kernels/cuda/delta_prefill.cuh"
-#include "src/kernels/cuda/device/flag.cuh"
-#include "src/kernels/cuda/device/grid.cuh"
-#include "src/kernels/cuda/device/prefetch.cuh"
 
 namespace moray::cuda {
 namespace {
@@ -82,38 +78,18 @@ __device__ void keep_state(const DeltaBlock& b, int thread, int threads) {
 __device__ void copy_tiles(const DeltaBlock& b, int chunk, int head, Shared& shared) {
   const int64 key_tile = int64(chunk) * kKeyHeads + head / kRepeat;
   const int64 tile = int64(chunk) * kValueHeads + head;
-  copy_straight<sizeof(Tiles::queries), kThreads>(
-      shared.tiles.queries, b.queries + key_tile * kChunk * kKeyTile, threadIdx.x);
-  copy_straight<sizeof(Tiles::mix), kThreads>(shared.tiles.mix, b.mix + tile * kChunk * kChunk,
-                                              threadIdx.x);
-  copy_straight<sizeof(shared.decay), kThreads>(
-      shared.decay, b.gates + (tile * kGateRows + kDecayRow) * kChunk, threadIdx.x);
+  copy_straight<sizeof(Tiles::queries), kThreads>(shared.tiles.queries,
+                                                  b.queries + key_tile * kChunk * kKeyTile);
+  copy_straight<sizeof(Tiles::mix), kThreads>(shared.tiles.mix, b.mix + tile * kChunk * kChunk);
+  copy_straight<sizeof(shared.decay), kThreads>(shared.decay,
+                                                b.gates + (tile * kGateRows + kDecayRow) * kChunk);
   copies_end_group();
 }
 
-// Asks for the rows of z that the block gates last.
-__device__ void prefetch_z(const DeltaBlock& b, int chunk, int head) {
-  constexpr int kLine = 64;  // values a cache line of 128 bytes holds
-  constexpr int kLines = (kValueDim + kLine - 1) / kLine;
-  for (int n = threadIdx.x; n < kChunk * kLines; n += kThreads) {
-    const int position = chunk_position(b, chunk) + n / kLines;
-    if (!is_present(b, position)) continue;
-    const int64 row = int64(position - b.call.position) * kValueHeads + head;
-    prefetch_l2(b.call.z + row * kValueDim + n % kLines * kLine);
-  }
-}
-
-// Until the scan has left S and D of the chunk. By all threads.
-__device__ void await_scan(const DeltaBlock& b, int chunk, int head) {
-  constexpr int kSlices = kValueTile / kScanColumns;
-  if (threadIdx.x < kSlices) await_flag(b.progress + head * kSlices + threadIdx.x, chunk + 1);
-  __syncthreads();
-}
-
 template <int kSteps>
-__device__ __forceinline__ void load_operands(const unsigned short* base, int64 first_step,
-                                              int lane, Operand (&x)[kSteps]) {
-  const uint4* const from = reinterpret_cast<const uint4*>(base) + first_step * 32 + lane;
+__device__ __forceinline__ void load_operands(const unsigned short* base, int64 group, int lane,
+                                              Operand (&x)[kSteps]) {
+  const uint4* const from = reinterpret_cast<const uint4*>(base) + group * kSteps * 32 + lane;
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
     const uint4 four = from[k * 32];
@@ -124,33 +100,28 @@ __device__ __forceinline__ void load_operands(const unsigned short* base, int64 
   }
 }
 
-// O^T of the warp's columns, over rows of tokens to shared memory.
+// O^T of the warp's columns in units of the writes, and over rows of tokens to shared memory.
 __device__ void compute_outputs(const DeltaBlock& b, int64 group, int warp, int lane,
                                 Shared& shared) {
-  constexpr int kTogether = kKeySteps < 4 ? kKeySteps : 4;  // as registers allow
-  Operand state[kTogether], writes[kTokenSteps];
-  load_operands(b.states, group * kKeySteps, lane, state);
+  Operand state[kKeySteps], writes[kTokenSteps];
+  load_operands(b.states, group, lane, state);
+  load_operands(b.writes, group, lane, writes);
+  const float state_unit = b.units[2 * group], unit = b.units[2 * group + 1];
   copies_wait<0>();
   __syncthreads();
   Block o[kTokenBlocks];
-  clear_blocks(o);
-#pragma unroll
-  for (int k = 0; k < kKeySteps; k += kTogether) {
-    if (k > 0) load_operands(b.states, group * kKeySteps + k, lane, state);
-    add_rows<kKeyTile>(state, k, shared_address(shared.tiles.queries), lane, o);
-  }
-  load_operands(b.writes, group * kTokenSteps, lane, writes);
-  const float relative = b.units[2 * group], unit = b.units[2 * group + 1];
-  scale_tokens(shared.decay, relative, lane, o);
+  multiply_rows(state, shared_address(shared.tiles.queries), lane, o);
+  scale_tokens(shared.decay, state_unit / unit, lane, o);
   multiply_triangle(writes, shared_address(shared.tiles.mix), lane, o);
+  scale_blocks(o, unit);
   __syncthreads();  // the tiles have been read
 #pragma unroll
   for (int n = 0; n < kTokenBlocks; ++n) {
     const int token = n * 8 + lane % 4 * 2, column = warp * 16 + lane / 4;
-    shared.output[token][column] = o[n][0] * unit;
-    shared.output[token + 1][column] = o[n][1] * unit;
-    shared.output[token][column + 8] = o[n][2] * unit;
-    shared.output[token + 1][column + 8] = o[n][3] * unit;
+    shared.output[token][column] = o[n][0];
+    shared.output[token + 1][column] = o[n][1];
+    shared.output[token][column + 8] = o[n][2];
+    shared.output[token + 1][column + 8] = o[n][3];
   }
   __syncthreads();
 }
@@ -179,23 +150,19 @@ __device__ void gate_output(const DeltaBlock& b, int64 row, int lane, const floa
 
 }  // namespace
 
-// Grid (value heads, chunks + 1), so that blocks come in the order of the scan; a warp for every
-// sixteen columns; the last blocks keep the state, and wait for all of the scan, so that what comes
-// next finds it done. Three blocks a multiprocessor leave room for one of the scan. Bytes a block:
-// a key tile, a triangle and S and D in F16 read, 2 of z a value read and 2 written.
-extern "C" __global__ void __launch_bounds__(kThreads, 768 / kThreads)
+// Grid (chunks + 1, value heads), a warp for every sixteen columns; the last blocks along x keep
+// the state. Bytes a block: a key tile, a triangle and S and D in F16 read, 2 of z a value read and
+// 2 written.
+extern "C" __global__ void __launch_bounds__(kThreads, 512 / kThreads)
     delta_finish(const __grid_constant__ DeltaBlock b) {
   __shared__ Shared shared;
-  const int head = blockIdx.x, chunk = blockIdx.y;
+  const int chunk = blockIdx.x, head = blockIdx.y;
   if (chunk == b.chunks) {
-    wait_for_previous();
     keep_state(b, head * kThreads + threadIdx.x, kValueHeads * kThreads);
     return;
   }
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   copy_tiles(b, chunk, head, shared);
-  prefetch_z(b, chunk, head);
-  await_scan(b, chunk, head);
   compute_outputs(b, (int64(chunk) * kValueHeads + head) * kColumnGroups + warp, warp, lane,
                   shared);
   const int first = chunk_position(b, chunk);

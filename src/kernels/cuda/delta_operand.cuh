@@ -40,28 +40,22 @@ __device__ __forceinline__ void scale_tokens(const float* factors, float common,
   }
 }
 
-template <int kBlocks>
-__device__ __forceinline__ void clear_blocks(Block (&x)[kBlocks]) {
+// out = S^T X^T for a tile X [8 kBlocks, 16 kSteps] in shared memory.
+template <int kSteps, int kBlocks>
+__device__ __forceinline__ void multiply_rows(const Operand (&s)[kSteps], uint32 tile, int lane,
+                                              Block (&out)[kBlocks]) {
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) x[n][i] = 0.0f;
+    for (int i = 0; i < 4; ++i) out[n][i] = 0.0f;
   }
-}
-
-// out += S^T X^T for a tile X [8 kBlocks, kWidth] in shared memory, over the columns of X from
-// 16 first_step on.
-template <int kWidth, int kSteps, int kBlocks>
-__device__ __forceinline__ void add_rows(const Operand (&s)[kSteps], int first_step, uint32 tile,
-                                         int lane, Block (&out)[kBlocks]) {
   const int row = lane / 16 * 8 + lane % 8;
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
-    const int piece = 2 * (first_step + k) + lane / 8 % 2;
 #pragma unroll
     for (int n = 0; n < kBlocks; n += 2) {
       uint32 x[4];
-      load_blocks(x, tile + tile_offset<kWidth>(n * 8 + row, piece));
+      load_blocks(x, tile + tile_offset<16 * kSteps>(n * 8 + row, 2 * k + lane / 8 % 2));
       mma_f16(out[n], s[k][0], s[k][1], s[k][2], s[k][3], x[0], x[1]);
       mma_f16(out[n + 1], s[k][0], s[k][1], s[k][2], s[k][3], x[2], x[3]);
     }
@@ -102,14 +96,14 @@ __device__ __forceinline__ void add_products(const Operand (&x)[kSteps], uint32 
   }
 }
 
-// kBytes from global to shared memory, both 16-byte aligned, by kThreads threads.
+// kBytes from global to shared memory by all threads of the block, both 16-byte aligned.
 template <int kBytes, int kThreads>
-__device__ __forceinline__ void copy_straight(void* to, const void* from, int thread) {
-  const uint32 base = shared_address(to) + thread * 16;
-  const char* const source = static_cast<const char*>(from) + thread * 16;
+__device__ __forceinline__ void copy_straight(void* to, const void* from) {
+  const uint32 base = shared_address(to) + threadIdx.x * 16;
+  const char* const source = static_cast<const char*>(from) + threadIdx.x * 16;
 #pragma unroll
   for (int n = 0; n < kBytes; n += kThreads * 16) {
-    if (n + kThreads * 16 <= kBytes || n + thread * 16 < kBytes) {
+    if (n + kThreads * 16 <= kBytes || n + threadIdx.x * 16 < kBytes) {
       copy_async(base + n, source + n, true);
     }
   }

@@ -10,7 +10,7 @@
 namespace moray::cuda {
 
 struct DeltaWeights {
-  const float* conv;     // [C, taps], 16-byte aligned
+  const float* conv;     // [C, taps]
   const float* a_log;    // [value_heads]
   const float* dt_bias;  // [value_heads]
   const float* norm;     // [value_dim]

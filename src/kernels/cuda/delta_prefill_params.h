@@ -61,8 +61,7 @@ struct DeltaBlock {
   // By the scan, of every chunk and sixteen columns of a value head:
   unsigned short* states;  // F16 operands of S^T at its start, key tile / 16 steps
   unsigned short* writes;  // F16 operands of D^T, 4 steps
-  float* units;   // [.., 2] powers of two: unit of the states over that of the writes; the latter
-  int* progress;  // [value_heads, slices]: chunks the scan has done; prepare clears it
+  float* units;            // [.., 2] of the two, powers of two
 };
 
 }  // namespace moray::cuda

@@ -2,12 +2,10 @@
 //
 // A block is a chunk of one key head and the value heads that share it. It convolves and normalises
 // q and k, convolves v, sums the gates, multiplies keys with keys and queries (tensor cores, F16
-// operands, FP32 sums) and inverts I + L: blocks of 16 on the diagonal by substitution in FP32,
-// then those of 32 and of 64 from their halves, [A 0; C B]^-1 = [A^-1 0; -B^-1 C A^-1 B^-1], on
-// tensor cores. What it writes is declared in delta_prefill_params.h.
+// operands, FP32 sums) and inverts I + L by substitution in FP32, a thread a column. What it writes
+// is declared in delta_prefill_params.h.
 #include "src/kernels/cuda/delta_math.cuh"
 #include "src/kernels/cuda/delta_prefill.cuh"
-#include "src/kernels/cuda/delta_triangle.cuh"
 #include "src/kernels/cuda/device/half.cuh"
 #include "src/kernels/cuda/device/mma.cuh"
 #include "src/kernels/cuda/device/tile.cuh"
@@ -19,23 +17,22 @@ constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
 constexpr int kRun = kChunk / kWarps;  // neighbouring tokens that a warp convolves
 constexpr int kHeadsTogether = 2;      // value heads whose inverses are computed at once
-constexpr int kHalfTarget = 10;        // values are scaled so that the largest is about 2^this
+constexpr float kHalfTarget = 10;      // values are scaled so that the largest is about 2^this
 constexpr int kUnitBits = 60;          // exponents of units stay within plus and minus this
 
-struct KeyTiles {
-  alignas(16) uint16 keys[kChunk * kKeyTile];  // in the order of tile_offset, as all F16 tiles
+struct Tiles {
+  alignas(16) uint16 keys[kChunk * kKeyTile];  // in the order of tile_offset
   alignas(16) uint16 queries[kChunk * kKeyTile];
 };
 struct Shared {
   union {
-    KeyTiles tiles;
-    Triangle triangles[kHeadsTogether];
+    Tiles tiles;
+    alignas(16) float lower[kHeadsTogether][kChunk][kChunk];  // L
   };
   float decay[kRepeat][kChunk];  // G
   float beta[kRepeat][kChunk];   // 0 for pending and absent tokens
   uint32 largest[kWarps];
 };
-static_assert(sizeof(Shared) <= 48 * 1024);
 
 struct Place {
   int chunk, position, key_head;  // position of the chunk's first token
@@ -155,16 +152,16 @@ __device__ void prepare_gates(const DeltaBlock& b, const Place& at, int repeat, 
     shared.decay[repeat][slot] = total[i];
     shared.beta[repeat][slot] = beta[i];
     gates[kLogDecayRow * kChunk + slot] = total[i];
-    gates[kStateFactorRow * kChunk + slot] = beta[i] * exp_fast(total[i]);
-    gates[kDecayRow * kChunk + slot] = exp_fast(total[i]);
-    gates[kRemainingRow * kChunk + slot] = exp_fast(last - total[i]);
+    gates[kStateFactorRow * kChunk + slot] = beta[i] * expf(total[i]);
+    gates[kDecayRow * kChunk + slot] = expf(total[i]);
+    gates[kRemainingRow * kChunk + slot] = expf(last - total[i]);
   }
 }
 
 // The exponent that takes a largest magnitude (its bits) to about 2^kHalfTarget.
 __device__ int scale_exponent(uint32 largest_bits) {
   const int exponent = static_cast<int>(largest_bits >> 23) - 127;
-  return max(-kUnitBits, min(kUnitBits, kHalfTarget - exponent));
+  return max(-kUnitBits, min(kUnitBits, static_cast<int>(kHalfTarget) - exponent));
 }
 
 // beta v of one value head (old writes for pending tokens) to the global tile.
@@ -261,57 +258,46 @@ __device__ void weigh(const DeltaBlock& b, const Place& at, const Products& prod
                       Shared& shared) {
   const int head = at.key_head * kRepeat + repeat;
   uint16* const mix = b.mix + (int64(at.chunk) * kValueHeads + head) * kChunk * kChunk;
-  Triangle& triangle = shared.triangles[repeat % kHeadsTogether];
+  float(&lower)[kChunk][kChunk] = shared.lower[repeat % kHeadsTogether];
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
       const int row = products.row(at.lane, i), column = products.column(at.lane, n, i);
-      if (column / 16 > row / 16) continue;
-      const float decay = shared.decay[repeat][row], beta = shared.beta[repeat][row];
+      const float decay = shared.decay[repeat][row];
       float weight[2], mixed[2];
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const float factor =
-            row >= column + c ? exp_fast(decay - shared.decay[repeat][column + c]) : 0.0f;
-        weight[c] = row > column + c ? beta * factor * products.keys[n][i + c] : 0.0f;
+            row >= column + c ? expf(decay - shared.decay[repeat][column + c]) : 0.0f;
+        weight[c] =
+            row > column + c ? shared.beta[repeat][row] * factor * products.keys[n][i + c] : 0.0f;
         mixed[c] = factor * products.queries[n][i + c];
       }
-      *pair_at(triangle.lower, row, column) = float_f16x2(weight[0], weight[1]);
-      *pair_at(mix, row, column) = float_f16x2(mixed[0], mixed[1]);
-      if (column / 16 == row / 16) {
-        *reinterpret_cast<float2*>(&triangle.diagonals[row / 16][row % 16][column % 16]) =
-            make_float2(weight[0], weight[1]);
-      }
+      *reinterpret_cast<float2*>(&lower[row][column]) = make_float2(weight[0], weight[1]);
+      const uint32 at_tile = tile_offset<kChunk>(row, column / 8) / 2 + column % 8;
+      *reinterpret_cast<uint32*>(mix + at_tile) = float_f16x2(mixed[0], mixed[1]);
     }
   }
 }
 
-// (I + L)^-1 - I of up to kHeadsTogether value heads from `first` on, to the global matrices.
-__device__ void invert(const DeltaBlock& b, const Place& at, int first, Shared& shared) {
-  const int heads = min(kHeadsTogether, kRepeat - first);
-  if (threadIdx.x < heads * kChunk) {
-    invert_diagonal(shared.triangles[threadIdx.x / kChunk], threadIdx.x % kChunk / 16,
-                    threadIdx.x % 16);
-  }
-  __syncthreads();
-  Triangle& mine = shared.triangles[at.warp / 2 % kHeadsTogether];
-  const int half = at.warp % 2;
-  const bool works = at.warp < 2 * heads;
-  if (works) invert_below<16>(mine, 32 * half, 32 * half, at.lane);
-  __syncthreads();
-  if (works) invert_below<32>(mine, 0, 16 * half, at.lane);
-  __syncthreads();
-  if (threadIdx.x < heads * kChunk) {
-    const int row = threadIdx.x % kChunk;
-    shared.triangles[threadIdx.x / kChunk].inverse[triangle_offset(row, row) / 2] = 0;
-  }
-  __syncthreads();
-  constexpr int kPacks = kChunk * kChunk / 8;
-  for (int n = threadIdx.x; n < heads * kPacks; n += kThreads) {
-    const int64 tile = int64(at.chunk) * kValueHeads + at.key_head * kRepeat + first + n / kPacks;
-    const uint4* const from = reinterpret_cast<const uint4*>(shared.triangles[n / kPacks].inverse);
-    reinterpret_cast<uint4*>(b.inverse)[tile * kPacks + n % kPacks] = from[n % kPacks];
+// Column `column` of (I + L)^-1 - I by forward substitution, to the global matrix.
+__device__ void invert_column(const float (&lower)[kChunk][kChunk], int column, uint16* inverse) {
+  float x[kChunk];
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {
+    float even = i == column ? 1.0f : 0.0f, odd = 0.0f;
+#pragma unroll
+    for (int j = 0; j < i; j += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(&lower[i][j]);
+      even = fmaf(-four.x, x[j], even);
+      if (j + 1 < i) odd = fmaf(-four.y, x[j + 1], odd);
+      if (j + 2 < i) even = fmaf(-four.z, x[j + 2], even);
+      if (j + 3 < i) odd = fmaf(-four.w, x[j + 3], odd);
+    }
+    x[i] = even + odd;
+    inverse[tile_offset<kChunk>(i, column / 8) / 2 + column % 8] =
+        static_cast<uint16>(float_f16x2(i == column ? 0.0f : x[i], 0.0f));
   }
 }
 
@@ -329,9 +315,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   at.warp = threadIdx.x / 32;
   at.lane = threadIdx.x % 32;
 
-  if (at.chunk == 0 && threadIdx.x < kRepeat * (kValueTile / kScanColumns)) {
-    b.progress[at.key_head * kRepeat * (kValueTile / kScanColumns) + threadIdx.x] = 0;
-  }
   prepare_vectors(b, at, 0, shared);
   prepare_vectors(b, at, 1, shared);
   for (int repeat = at.warp; repeat < kRepeat; repeat += kWarps) {
@@ -346,7 +329,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
       weigh(b, at, products, repeat, shared);
     }
     __syncthreads();
-    invert(b, at, first, shared);
+    const int repeat = first + threadIdx.x / kChunk, column = threadIdx.x % kChunk;
+    if (threadIdx.x < kHeadsTogether * kChunk && repeat < kRepeat) {
+      const int64 place = int64(at.chunk) * kValueHeads + at.key_head * kRepeat + repeat;
+      invert_column(shared.lower[repeat % kHeadsTogether], column,
+                    b.inverse + place * kChunk * kChunk);
+    }
     __syncthreads();
   }
   for (int repeat = 0; repeat < kRepeat; ++repeat) prepare_values(b, at, repeat, shared);

@@ -1,11 +1,10 @@
 // Prefill of the gated delta net, second kernel: the chunks of a value head in order (formulas in
 // delta_prefill_params.h).
 //
-// A warp owns sixteen columns of S and needs nothing from other such warps; those of a block share
-// tiles in shared memory, which one more warp copies in, a chunk ahead. S^T, R^T and D^T stay in
-// registers (delta_operand.cuh); S at each chunk's start and D go out as the operands that the next
-// kernel multiplies, so that only what a chunk needs of the one before is done in order. That
-// kernel may run beside this one: the copying warp also tells it how far the block has come.
+// A warp owns sixteen columns of S and needs nothing from other warps; the warps of a block share
+// tiles in shared memory, which arrive by asynchronous copies a chunk ahead. S^T, R^T and D^T stay
+// in registers (delta_operand.cuh); S at each chunk's start and D go out as the operands that the
+// next kernel multiplies, so that only what a chunk needs of the one before is done in order.
 //
 // Operands are F16. The matrices of keys are bounded by 1; S, R and D have no natural scale, so
 // they stand in units of a power of two that a warp adapts chunk by chunk: largest magnitudes in
@@ -13,15 +12,13 @@
 // enough that the spacing of subnormals, 2^-24, is below the roundoff of what matters.
 #include "src/kernels/cuda/delta_operand.cuh"
 #include "src/kernels/cuda/delta_prefill.cuh"
-#include "src/kernels/cuda/device/flag.cuh"
-#include "src/kernels/cuda/device/grid.cuh"
 #include "src/kernels/cuda/device/half.cuh"
 
 namespace moray::cuda {
 namespace {
 
-constexpr int kWarps = kScanColumns / 16;  // that compute
-constexpr int kThreads = (kWarps + 1) * 32;
+constexpr int kWarps = kScanColumns / 16;
+constexpr int kThreads = kWarps * 32;
 constexpr int kKeyBlocks = kKeyTile / 8;
 constexpr int kUnitBits = 100;  // exponents of units stay within plus and minus this
 
@@ -47,11 +44,11 @@ struct Place {
 
 __device__ void copy_stage(const DeltaBlock& b, const Place& at, int chunk, Stage& to) {
   const int64 key_tile = int64(chunk) * kKeyHeads + at.key_head, tile = at.tile(chunk);
-  copy_straight<sizeof(to.keys), 32>(to.keys, b.keys + key_tile * kChunk * kKeyTile, at.lane);
-  copy_straight<sizeof(to.inverse), 32>(to.inverse, b.inverse + tile * kChunk * kChunk, at.lane);
-  copy_straight<sizeof(to.values), 32>(
-      to.values, b.values + (tile * kValueTile + at.slice * kScanColumns) * kChunk, at.lane);
-  copy_straight<sizeof(to.gates), 32>(to.gates, b.gates + tile * kGateRows * kChunk, at.lane);
+  copy_straight<sizeof(to.keys), kThreads>(to.keys, b.keys + key_tile * kChunk * kKeyTile);
+  copy_straight<sizeof(to.inverse), kThreads>(to.inverse, b.inverse + tile * kChunk * kChunk);
+  copy_straight<sizeof(to.values), kThreads>(
+      to.values, b.values + (tile * kValueTile + at.slice * kScanColumns) * kChunk);
+  copy_straight<sizeof(to.gates), kThreads>(to.gates, b.gates + tile * kGateRows * kChunk);
   copies_end_group();
 }
 
@@ -75,36 +72,29 @@ constexpr uint32 kSmall = (15 - 4) << 10;       // 2^-4
 constexpr uint32 kRoomyS = (15 + 6) << 10;      // 2^6: may grow 2^8 times
 constexpr int kShift = 8;                       // exponents move by this
 
-// Whether a largest magnitude of S asks for another unit, and which way its exponent then moves.
-__device__ __forceinline__ int state_shift(uint32 largest, int exponent) {
-  if (largest >= kTooLargeS && exponent < kUnitBits) return kShift;
-  if (largest < kSmall && largest > 0 && exponent > -kUnitBits) return -kShift;
-  return 0;
-}
-
-// Packs S, in another unit if need be, and multiplies it with the keys: x = S^T K^T. The product is
-// begun before it is known whether the unit fits, as it nearly always does. Returns the largest
-// magnitude.
-__device__ __forceinline__ uint32 multiply_state(Block (&s)[kKeyBlocks], int& exponent, uint32 keys,
-                                                 int lane, Operand (&state)[kKeySteps],
-                                                 Block (&x)[kTokenBlocks]) {
-  while (true) {
-    const uint32 largest = pack_all<kKeySteps>(s, state);
-    clear_blocks(x);
-    add_rows<kKeyTile>(state, 0, keys, lane, x);
-    const int shift = state_shift(largest, exponent);
-    if (shift == 0) return largest;
-    scale_blocks(s, power_of_two(-shift));
-    exponent += shift;
+// Brings S into range and packs it; `exponent` is that of its unit. Returns its largest magnitude.
+__device__ __forceinline__ uint32 fit_state(Block (&s)[kKeyBlocks], int& exponent,
+                                            Operand (&out)[kKeySteps]) {
+  uint32 largest = pack_all<kKeySteps>(s, out);
+  while (largest >= kTooLargeS && exponent < kUnitBits) {
+    scale_blocks(s, power_of_two(-kShift));
+    exponent += kShift;
+    largest = pack_all<kKeySteps>(s, out);
   }
+  while (largest < kSmall && largest > 0 && exponent > -kUnitBits) {
+    scale_blocks(s, power_of_two(kShift));
+    exponent -= kShift;
+    largest = pack_all<kKeySteps>(s, out);
+  }
+  return largest;
 }
 
 // Brings R into range and packs it; returns by how much the exponent of the unit grew, which S must
 // follow. R may be small beside S; only if S leaves room is it enlarged.
-__device__ __forceinline__ int fit_right_sides(Block (&r)[kTokenBlocks], uint32 largest,
-                                               uint32 largest_s, int exponent,
-                                               Operand (&out)[kTokenSteps]) {
+__device__ __forceinline__ int fit_right_sides(Block (&r)[kTokenBlocks], uint32 largest_s,
+                                               int exponent, Operand (&out)[kTokenSteps]) {
   int grown = 0;
+  uint32 largest = pack_all<kTokenSteps>(r, out);
   while (largest >= kTooLargeR && exponent + grown < kUnitBits) {
     scale_blocks(r, power_of_two(-kShift));
     grown += kShift;
@@ -195,79 +185,15 @@ __device__ void store_writes(const DeltaBlock& b, const Place& at, const Block (
   }
 }
 
-// Stages for the computing warps, and word of the chunks they have done. A barrier of the block
-// begins each chunk: its stage is here, and all warps have left the other and stored their
-// operands.
-__device__ void serve(const DeltaBlock& b, const Place& at, Stage* stages) {
-  int* const progress = b.progress + at.head * (kValueTile / kScanColumns) + at.slice;
-  copy_stage(b, at, 0, stages[0]);
-  for (int chunk = 0; chunk < b.chunks; ++chunk) {
-    copies_wait<0>();
-    __syncthreads();
-    if (chunk + 1 < b.chunks) copy_stage(b, at, chunk + 1, stages[(chunk + 1) % 2]);
-    if (at.lane == 0 && chunk > 0) raise_flag(progress, chunk);
-  }
-  __syncthreads();
-  if (at.lane == 0) raise_flag(progress, b.chunks);
-}
-
-__device__ void compute(const DeltaBlock& b, const Place& at, const Stage* stages) {
-  Block s[kKeyBlocks];
-  load_state(b, at, s);
-  int exponent = 0;
-  for (int chunk = 0; chunk < b.chunks; ++chunk) {
-    const Stage& stage = stages[chunk % 2];
-    const bool is_last = chunk == b.chunks - 1;
-    const float value_unit = b.value_units[at.tile(chunk)];
-    __syncthreads();
-    Operand state[kKeySteps];
-    Block x[kTokenBlocks];
-    const uint32 largest =
-        multiply_state(s, exponent, shared_address(stage.keys), at.lane, state, x);
-    const float unit = power_of_two(exponent);
-    store_operands(b.states, at.group(chunk), at.lane, state);
-    subtract_predicted(stage, at, value_unit * power_of_two(-exponent), x);
-    Operand operand[kTokenSteps];
-    const uint32 largest_r = pack_all<kTokenSteps>(x, operand);
-    if (is_last) {
-      store_state(b, at, s, unit);
-    } else {
-      scale_blocks(s, stage.gates[kDecayRow * kChunk + kChunk - 1]);
-    }
-    const int grown = fit_right_sides(x, largest_r, largest, exponent, operand);
-    if (grown != 0) scale_blocks(s, power_of_two(-grown));
-    exponent += grown;
-    multiply_triangle(operand, shared_address(stage.inverse), at.lane, x);  // now D
-#pragma unroll
-    for (int k = 0; k < kTokenSteps; ++k) pack_blocks(x[2 * k], x[2 * k + 1], operand[k]);
-    store_operands(b.writes, at.group(chunk), at.lane, operand);
-    if (at.lane == 0) {
-      b.units[2 * at.group(chunk)] = power_of_two(-grown);
-      b.units[2 * at.group(chunk) + 1] = power_of_two(exponent);
-    }
-    if (is_last) {
-      store_writes(b, at, x, power_of_two(exponent));
-    } else {
-      scale_tokens(stage.gates + kRemainingRow * kChunk, 1.0f, at.lane, x);
-#pragma unroll
-      for (int k = 0; k < kTokenSteps; ++k) pack_blocks(x[2 * k], x[2 * k + 1], operand[k]);
-      add_products(operand, shared_address(stage.keys), at.lane, s);
-    }
-  }
-  __syncthreads();
-}
-
 }  // namespace
 
-// Grid (value tile / kScanColumns, value heads), kWarps + 1 warps, delta_scan_shared_bytes()
-// dynamic. Bytes a block and chunk: a key tile, a triangle and the values read, most of them from
-// L2, since the blocks of a key head read the same; S and D of its columns written in F16. FLOPs:
-// delta.h.
+// Grid (value tile / kScanColumns, value heads), kWarps warps, delta_scan_shared_bytes() dynamic.
+// Bytes a block and chunk: a key tile, a triangle and the values read, most of them from L2, since
+// the blocks of a key head read the same; S and D of its columns written in F16. FLOPs: delta.h.
 extern "C" __global__ void __launch_bounds__(kThreads)
     delta_scan(const __grid_constant__ DeltaBlock b) {
   extern __shared__ __align__(128) char dynamic_shared[];
   Stage* const stages = reinterpret_cast<Stage*>(dynamic_shared);
-  let_next_start();
   Place at;
   at.slice = blockIdx.x;
   at.head = blockIdx.y;
@@ -275,10 +201,47 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   at.warp = threadIdx.x / 32;
   at.lane = threadIdx.x % 32;
   at.column = at.slice * kScanColumns + at.warp * 16 + at.lane / 4;
-  if (at.warp == kWarps) {
-    serve(b, at, stages);
-  } else {
-    compute(b, at, stages);
+
+  copy_stage(b, at, 0, stages[0]);
+  Block s[kKeyBlocks];
+  load_state(b, at, s);
+  int exponent = 0;
+  for (int chunk = 0; chunk < b.chunks; ++chunk) {
+    const Stage& stage = stages[chunk % 2];
+    const bool is_last = chunk == b.chunks - 1;
+    const float value_unit = b.value_units[at.tile(chunk)];
+    Operand state[kKeySteps];
+    const uint32 largest = fit_state(s, exponent, state);
+    const float unit = power_of_two(exponent);
+    store_operands(b.states, at.group(chunk), at.lane, state);
+    copies_wait<0>();
+    __syncthreads();  // this stage is here, and all warps have left the other
+    if (!is_last) copy_stage(b, at, chunk + 1, stages[(chunk + 1) % 2]);
+
+    Block x[kTokenBlocks];
+    multiply_rows(state, shared_address(stage.keys), at.lane, x);
+    subtract_predicted(stage, at, value_unit * power_of_two(-exponent), x);
+    Operand operand[kTokenSteps];
+    const int grown = fit_right_sides(x, largest, exponent, operand);
+    exponent += grown;
+    multiply_triangle(operand, shared_address(stage.inverse), at.lane, x);  // now D
+#pragma unroll
+    for (int k = 0; k < kTokenSteps; ++k) pack_blocks(x[2 * k], x[2 * k + 1], operand[k]);
+    store_operands(b.writes, at.group(chunk), at.lane, operand);
+    if (at.lane == 0) {
+      b.units[2 * at.group(chunk)] = unit;
+      b.units[2 * at.group(chunk) + 1] = power_of_two(exponent);
+    }
+    if (is_last) {
+      store_state(b, at, s, unit);
+      store_writes(b, at, x, power_of_two(exponent));
+      break;
+    }
+    scale_tokens(stage.gates + kRemainingRow * kChunk, 1.0f, at.lane, x);
+#pragma unroll
+    for (int k = 0; k < kTokenSteps; ++k) pack_blocks(x[2 * k], x[2 * k + 1], operand[k]);
+    scale_blocks(s, stage.gates[kDecayRow * kChunk + kChunk - 1] * power_of_two(-grown));
+    add_products(operand, shared_address(stage.keys), at.lane, s);
   }
 }
 

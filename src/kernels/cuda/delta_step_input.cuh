@@ -1,22 +1,20 @@
-// What the delta step makes of its inputs: convolution, norms and gates, to shared memory; and the
-// raw inputs that later steps convolve again.
+// Input of the delta net's decode step: the convolution of q, k and v, its SiLU and norms, and the
+// raw inputs that later steps convolve again. Included by delta_step.cu alone.
 #pragma once
 
-#include "src/kernels/cuda/delta_math.cuh"
 #include "src/kernels/cuda/delta_step_place.cuh"
-#include "src/kernels/cuda/device/prefetch.cuh"
 
 namespace moray::cuda {
+namespace {
 
 // A vector to convolve: q (part 0), k (1) or a group of v's columns (2 and up), 32 elements apart.
 struct Vector {
   int part;
   int first_channel, elements;
 
-  // Past the vector's end its last channel, so that it can be read. kWhole: never past the end.
-  template <bool kWhole>
+  // Past the vector's end its first channel, so that it can be read.
   __device__ int channel(int element) const {
-    return first_channel + (kWhole ? element : min(element, elements - 1));
+    return first_channel + (element < elements ? element : 0);
   }
 };
 
@@ -40,38 +38,29 @@ __device__ void prefetch_taps(const DeltaStepParams& p, const Place& at, const W
                               const Vector& vector) {
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
-    const int channel = vector.channel<false>(at.lane + 32 * i);
+    const int channel = vector.channel(at.lane + 32 * i);
     prefetch_l2(p.weights.conv + channel * kConvTaps);
 #pragma unroll
-    for (int t = -kPast; t < 0; ++t) prefetch_l2(find_input(p, w, channel, t));
+    for (int t = -kPast; t < 0; ++t) {
+      if (w.position + t >= 0) prefetch_l2(find_input(p, w, channel, t));
+    }
   }
 }
 
-// The weights of a channel; four taps in one access.
-__device__ void load_weights(const DeltaStepParams& p, int channel, float (&weight)[kConvTaps]) {
-  const float* const from = p.weights.conv + channel * kConvTaps;
-  if constexpr (kConvTaps == 4) {
-    const float4 four = *reinterpret_cast<const float4*>(from);
-    weight[0] = four.x;
-    weight[1] = four.y;
-    weight[2] = four.z;
-    weight[3] = four.w;
-  } else {
-#pragma unroll
-    for (int j = 0; j < kConvTaps; ++j) weight[j] = from[j];
-  }
-}
-
-// A channel's inputs for one token, oldest first. Rows before the sequence exist but hold nothing;
-// they are read all the same, so that no load waits behind a branch.
-__device__ void load_inputs(const DeltaStepParams& p, const Window& w, int channel, int token,
-                            float (&input)[kConvTaps]) {
+// One channel of one token: the inputs, oldest first, and the convolution's sum.
+__device__ float convolve_channel(const DeltaStepParams& p, const Window& w, int channel, int token,
+                                  float (&input)[kConvTaps]) {
+  float weight[kConvTaps];
 #pragma unroll
   for (int j = 0; j < kConvTaps; ++j) {
     const int t = token - kPast + j;
-    const float value = *find_input(p, w, channel, t);
-    input[j] = w.position + t >= 0 ? value : 0.0f;
+    weight[j] = p.weights.conv[channel * kConvTaps + j];
+    input[j] = w.position + t >= 0 ? *find_input(p, w, channel, t) : 0.0f;
   }
+  float sum = 0.0f;
+#pragma unroll
+  for (int j = 0; j < kConvTaps; ++j) sum = fmaf(weight[j], input[j], sum);
+  return sum;
 }
 
 // Keeps the raw inputs that later steps convolve again: the token's own and, with the first token
@@ -88,81 +77,38 @@ __device__ void keep_inputs(const DeltaStepParams& p, const Window& w, int chann
   }
 }
 
-// A lane's elements of one token's vector, 32 apart: silu of the convolution. All is loaded before
-// anything is stored, since the compiler must assume that a store to device memory changes what is
-// loaded after it.
-template <int kCount, bool kWhole>
+// silu of the convolution; q and k normalised, q also times key_dim^-1/2. To shared memory. All is
+// loaded before anything is stored, since the compiler must assume that a store to device memory
+// changes what is loaded after it.
 __device__ void convolve(const DeltaStepParams& p, const Place& at, const Window& w,
-                         const Vector& vector, int token, float (&out)[kCount]) {
-  float weight[kCount][kConvTaps], input[kCount][kConvTaps];
+                         const Vector& vector, int token, Shared& shared) {
+  float input[kPerLane][kConvTaps];
+  float out[kPerLane];
+  float squares = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const int channel = vector.channel<kWhole>(at.lane + 32 * i);
-    load_weights(p, channel, weight[i]);
-    load_inputs(p, w, channel, token, input[i]);
+  for (int i = 0; i < kPerLane; ++i) {
+    const int element = at.lane + 32 * i;
+    const float sum = convolve_channel(p, w, vector.channel(element), token, input[i]);
+    out[i] = element < vector.elements ? silu(sum) : 0.0f;
+    squares = fmaf(out[i], out[i], squares);
   }
+  if (vector.part >= 2) {
+    shared.values[token][(vector.part - 2) * 32 + at.lane] = out[0];
+  } else {
+    float factor = rsqrtf(warp_sum(squares) + 1e-6f);
+    if (vector.part == 0) factor *= rsqrtf(static_cast<float>(kKeyDim));
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int j = 0; j < kConvTaps; ++j) sum = fmaf(weight[i][j], input[i][j], sum);
-    out[i] = kWhole || at.lane + 32 * i < vector.elements ? silu(sum) : 0.0f;
+    for (int i = 0; i < kPerLane; ++i) {
+      shared.vectors[token][vector.part][at.lane + 32 * i] = out[i] * factor;
+    }
   }
   if (vector.part < 2 && !at.keeps_key_head()) return;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const int element = at.lane + 32 * i;
-    if (kWhole || element < vector.elements) {
-      keep_inputs(p, w, vector.channel<kWhole>(element), token, input[i]);
-    }
-  }
-}
-
-// The same to shared memory; q and k normalised, q also times key_dim^-1/2.
-__device__ void convolve_vector(const DeltaStepParams& p, const Place& at, const Window& w,
-                                const Vector& vector, int token, Shared& shared) {
-  if (vector.part >= 2) {
-    float out[1];
-    convolve<1, kColumns % 32 == 0>(p, at, w, vector, token, out);
-    shared.values[token][(vector.part - 2) * 32 + at.lane] = out[0];
-    return;
-  }
-  float out[kPerLane];
-  convolve<kPerLane, kKeyDim % 32 == 0>(p, at, w, vector, token, out);
-  float squares = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) squares = fmaf(out[i], out[i], squares);
-  float factor = rsqrtf(warp_sum(squares) + 1e-6f);
-  if (vector.part == 0) factor *= rsqrtf(static_cast<float>(kKeyDim));
-#pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
-    shared.vectors[token][vector.part][at.lane + 32 * i] = out[i] * factor;
+    const int element = at.lane + 32 * i;
+    if (element < vector.elements) keep_inputs(p, w, vector.channel(element), token, input[i]);
   }
 }
 
-// Enters the segment's tokens in the chunk's decays.
-__device__ void add_decays(const Segment& segment, int thread, Shared& shared) {
-  if (thread < segment.count) {
-    shared.decay[segment.place + thread] = shared.token_decay[segment.first + thread];
-  }
-}
-
-// beta and G of the step's tokens, a lane a token. One warp. The chunk's decays get them as well,
-// unless the old ones are still needed to fold it.
-__device__ void compute_gates(const DeltaStepParams& p, const Place& at, const Window& w,
-                              float a_log, float dt_bias, Shared& shared) {
-  const int index = min(at.lane, w.count - 1) * kValueHeads + at.head;
-  const float a = p.a[index], b = p.b[index];
-  const float g = log_decay_of(a, a_log, dt_bias);
-  if (at.lane < w.count) shared.beta[at.lane] = sigmoid(b);
-  float total = w.pending > 0 ? shared.decay[w.pending - 1] : 0.0f;
-  for (int t = 0; t < w.count; ++t) {
-    const float own = __shfl_sync(0xffffffffu, g, t);
-    total = (w.position + t) % kChunk == 0 ? own : total + own;
-    if (at.lane == t) shared.token_decay[t] = total;
-  }
-  __syncwarp();
-  if (w.place() > 0) add_decays({0, w.first_run(), w.place()}, at.lane, shared);
-}
-
+}  // namespace
 }  // namespace moray::cuda

@@ -1,14 +1,17 @@
-// How a block of the delta step is laid out: its dimensions, what its shared memory and a thread's
-// registers hold, and where a thread and a step stand.
+// A block of the delta net's decode step: its share of a value head, what its threads hold of the
+// state, and where the step's tokens stand on the chunk grid. Included by delta_step.cu alone.
 #pragma once
 
 #include "constants.cuh"
+#include "src/kernels/cuda/delta_math.cuh"
 #include "src/kernels/cuda/delta_params.h"
 #include "src/kernels/cuda/delta_step_shape.h"
 #include "src/kernels/cuda/device/cluster.cuh"
 #include "src/kernels/cuda/device/number.cuh"
+#include "src/kernels/cuda/device/prefetch.cuh"
 
 namespace moray::cuda {
+namespace {
 
 constexpr int kChunk = kDeltaChunkTokens;
 constexpr int kTokens = kStepTokensMax;
@@ -116,10 +119,38 @@ __device__ Window find_window(const DeltaStepParams& p) {
   return w;
 }
 
-// A run of the step's tokens in one chunk.
-struct Segment {
-  int first, count;  // tokens
-  int place;         // of the first in its chunk
-};
+__device__ void load_state(const DeltaStepParams& p, const Place& at, const Window& w, Held& held,
+                           Shared& shared) {
+  const float* const s = p.state.s + at.head * kKeyDim * kValueDim + at.value_column() + at.column;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int row = at.first_row + r;
+    const bool exists = w.position > 0 && row < kKeyDim && at.holds_column();
+    held.s[r] = exists ? s[row * kValueDim] : 0.0f;
+  }
+  const float* const keys = p.state.keys + at.key_head * kChunk * kKeyDim;
+#pragma unroll
+  for (int n = 0; n < kSlots; ++n) {
+    const int slot = at.warp * kSlots + n;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int element = at.lane + 32 * i;
+      const bool exists = slot < w.pending && element < kKeyDim;
+      held.keys[n][i] = exists ? keys[slot * kKeyDim + element] : 0.0f;
+    }
+  }
+  const float* const writes =
+      p.state.writes + at.head * kChunk * kValueDim + at.value_column() + at.own_column;
+#pragma unroll
+  for (int i = 0; i < kWrites; ++i) {
+    const int slot = at.own_slot + kRowGroups * i;
+    const bool exists = slot < w.pending && at.owns_column();
+    held.writes[i] = exists ? writes[slot * kValueDim] : 0.0f;
+  }
+  for (int slot = threadIdx.x; slot < w.pending; slot += kThreads) {
+    shared.decay[slot] = p.state.log_decay[at.head * kChunk + slot];
+  }
+}
 
+}  // namespace
 }  // namespace moray::cuda

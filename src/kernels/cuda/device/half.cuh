@@ -11,7 +11,7 @@ __device__ __forceinline__ uint32 max_abs_f16x2(uint32 a, uint32 b) {
       : "r"(a), "r"(b));
   return out;
 }
-// 2^exponent, exponent at most 127; 0 below -126.
+// 2^exponent, exponent in [-126, 127].
 __device__ __forceinline__ float power_of_two(int exponent) {
-  return bits_float(static_cast<uint32>(exponent < -127 ? 0 : exponent + 127) << 23);
+  return bits_float(static_cast<uint32>(exponent + 127) << 23);
 }
