@@ -107,22 +107,6 @@ struct StageTime {
   double operations = 0;    // of one launch
 };
 
-// What was seen of one GPU kernel, held against its oracle on random inputs.
-struct KernelReport {
-  std::string kernel;
-  int64_t cases = 0;            // outputs compared
-  int64_t elements = 0;         // of them
-  double error = 0, bound = 0;  // of the element nearest to its bound or furthest beyond it
-  double ratio = 0;             // error over bound; infinite for NaN
-  std::string where;            // which element that was
-  bool is_good() const { return ratio <= 1; }
-};
-// Every kernel of a model on a GPU ("cuda" or "cuda:N") at length: sizes on and off every tile, for
-// each seed. Opens no weights; a folder with a config.json will do where options.random_weights is
-// set. The first start of a model does the same once on few sizes. Errors as Engine::open.
-Result<std::vector<KernelReport>> check_kernels(const EngineOptions& options,
-                                                std::span<const uint64_t> seeds);
-
 class Session;
 
 // Reads what a decode step reads and does nothing else: the ceiling of a step.

@@ -300,7 +300,7 @@ void add_bench(CLI::App* root, Options* options) {
 
 void add_selftest(CLI::App* root, Options* options) {
   CLI::App* app =
-      root->add_subcommand("selftest", "Every GPU kernel against its oracle, then GPU against CPU");
+      root->add_subcommand("selftest", "Compare the GPU's numbers with the CPU's on a model");
   add_model(app, options);
   add_engine(app, &options->common);
   add_weights(app, &options->common);

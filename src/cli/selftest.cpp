@@ -1,19 +1,13 @@
-// moray selftest: every GPU kernel of a model against its oracle, then the whole GPU against the
-// CPU.
+// moray selftest: the GPU against the CPU on the same model, every stage of it.
 //
-// The first is what a first start does on few sizes: random inputs, bounds derived for each kernel;
-// it needs no weights, so that a config.json will do. In the second, left out for random weights,
-// which turn roundings into other routes, both score the same pseudo-random tokens, once in blocks
-// (the kernels of a prompt) and once 16 and once 1 at a time (those of a decode step). Compared are
-// the log-probabilities of the tokens: the CPU's rounding to BF16 and a GPU's differ by about a
-// hundredth, a wrong kernel by far more. FP8 activations, which a GPU uses for prompts of models
-// that declare them, cost more than BF16.
+// Both score the same pseudo-random tokens, once in blocks (the kernels of a prompt) and once 16
+// and once 1 at a time (those of a decode step). Compared are the log-probabilities of the tokens:
+// the CPU's rounding to BF16 and a GPU's differ by about a hundredth, a wrong kernel by far more.
+// FP8 activations, which a GPU uses for prompts of models that declare them, cost more than BF16.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
-#include <random>
-#include <span>
 
 #include "src/cli/command.h"
 #include "src/cli/model_choice.h"
@@ -67,40 +61,12 @@ double mean_difference(const std::vector<double>& a, const std::vector<double>& 
   return sum / static_cast<double>(a.size());
 }
 
-std::string table_of(std::span<const KernelReport> reports) {
-  std::string table = fmt::format("{:<24}{:>7}{:>12}{:>12}{:>12}{:>9}\n", "kernel", "cases",
-                                  "elements", "error", "allowed", "share");
-  for (const KernelReport& report : reports) {
-    table += fmt::format("{:<24}{:>7}{:>12}{:>12.3g}{:>12.3g}{:>9.3f}  {}\n", report.kernel,
-                         report.cases, report.elements, report.error, report.bound, report.ratio,
-                         report.is_good() ? "good" : "WRONG: " + report.where);
-  }
-  return table;
-}
+}  // namespace
 
-// Seeds are new each time; a line of the table names the one that went wrong.
-Status test_kernels(const Options& options, Output& output) {
-  EngineOptions engine;
-  ASSIGN_OR_RETURN(engine.model_folder, find_model(options));
-  engine.device = options.common.device;
-  engine.random_weights = options.common.random_weights;
-  std::random_device entropy;
-  const uint64_t seeds[] = {entropy(), entropy(), entropy()};
-  ASSIGN_OR_RETURN(const auto reports, check_kernels(engine, seeds));
-  output.write(table_of(reports));
-  std::string wrong;
-  for (const KernelReport& report : reports) {
-    if (!report.is_good()) wrong += (wrong.empty() ? "" : ", ") + report.kernel;
-  }
-  if (wrong.empty()) return output.status();
-  return Status(StatusCode::kUnsupported,
-                fmt::format("selftest: found {} wrong on this GPU, expected its oracle's values; "
-                            "--device cpu is safe",
-                            wrong));
-}
-
-Status compare_with_cpu(const Options& gpu_options, Output& output) {
-  Options cpu_options = gpu_options;
+Status selftest_command(const Options& options, Output& output) {
+  Options gpu_options = options;
+  if (gpu_options.common.device == "auto") gpu_options.common.device = "cuda";
+  Options cpu_options = options;
   cpu_options.common.device = "cpu";
   cpu_options.common.has_fp8_kv = false;  // only a GPU has them
   if (cpu_options.common.context == 0) cpu_options.common.context = 2 * kTokens;
@@ -123,16 +89,6 @@ Status compare_with_cpu(const Options& gpu_options, Output& output) {
                 fmt::format("selftest: found the GPU wrong with tokens {}, expected the CPU's "
                             "numbers; --device cpu is safe",
                             failed));
-}
-
-}  // namespace
-
-Status selftest_command(const Options& options, Output& output) {
-  Options gpu_options = options;
-  if (gpu_options.common.device == "auto") gpu_options.common.device = "cuda";
-  RETURN_IF_ERROR(test_kernels(gpu_options, output));
-  if (gpu_options.common.random_weights) return output.status();
-  return compare_with_cpu(gpu_options, output);
 }
 
 }  // namespace moray

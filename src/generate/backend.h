@@ -46,10 +46,6 @@ struct Backend {
 Result<Backend> open_cpu_backend(const ModelSource& source, const EngineOptions& options);
 Result<Backend> open_gpu_backend(const ModelSource& source, const EngineOptions& options,
                                  int ordinal, std::span<const TokenId> sampleable);
-// As check_kernels in engine.h.
-Result<std::vector<KernelReport>> check_gpu_kernels_at_length(const ModelSource& source,
-                                                              int ordinal,
-                                                              std::span<const uint64_t> seeds);
 
 // Tokens a prefill pass may have at most, on any device.
 inline constexpr int64_t kBlockTokensMax = 8192;

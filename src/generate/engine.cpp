@@ -109,18 +109,6 @@ Result<DeviceChoice> parse_device(const std::string& text) {
   return DeviceChoice{.may_be_cpu = false, .ordinal = ordinal};
 }
 
-Result<ModelSource> open_source(const EngineOptions& options) {
-  ModelSource source;
-  source.folder = options.model_folder;
-  if (options.random_weights) {
-    ASSIGN_OR_RETURN(source.config, read_model_config(source.folder));
-  } else {
-    ASSIGN_OR_RETURN(source.checkpoint, Checkpoint::open(source.folder));
-    source.config = source.checkpoint->config();
-  }
-  return source;
-}
-
 // The list of generation_config.json; without one, the tokens that end a turn or a text.
 Result<std::vector<TokenId>> end_tokens_of(const Checkpoint& checkpoint,
                                            const Tokenizer& tokenizer) {
@@ -217,7 +205,13 @@ Result<std::shared_ptr<const Engine>> LoadedEngine::load(const EngineOptions& op
   RETURN_IF_ERROR(check_ranges(options));
   const std::shared_ptr<LoadedEngine> engine(new LoadedEngine());
   ModelSource& source = engine->source_;
-  ASSIGN_OR_RETURN(source, open_source(options));
+  source.folder = options.model_folder;
+  if (options.random_weights) {
+    ASSIGN_OR_RETURN(source.config, read_model_config(source.folder));
+  } else {
+    ASSIGN_OR_RETURN(source.checkpoint, Checkpoint::open(source.folder));
+    source.config = source.checkpoint->config();
+  }
   const Status text = engine->load_text();
   if (!text.ok()) {
     if (!options.random_weights || text.code() != StatusCode::kNotFound) return text;
@@ -266,16 +260,6 @@ Result<std::unique_ptr<Session>> LoadedEngine::new_session() const {
 }
 
 }  // namespace
-
-Result<std::vector<KernelReport>> check_kernels(const EngineOptions& options,
-                                                std::span<const uint64_t> seeds) {
-  ASSIGN_OR_RETURN(const DeviceChoice choice, parse_device(options.device));
-  if (!choice.may_be_gpu) {
-    return Status(StatusCode::kInvalidArgument, "device: found cpu, expected cuda or cuda:N");
-  }
-  ASSIGN_OR_RETURN(const ModelSource source, open_source(options));
-  return check_gpu_kernels_at_length(source, choice.ordinal, seeds);
-}
 
 Result<std::shared_ptr<const Engine>> Engine::open(const EngineOptions& options) {
   try {

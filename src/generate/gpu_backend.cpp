@@ -6,8 +6,6 @@
 #include <fmt/core.h>
 
 #include <atomic>
-#include <chrono>
-#include <optional>
 
 #include "src/generate/backend.h"
 #include "src/generate/gpu_plan.h"
@@ -15,7 +13,7 @@
 #include "src/gpu/stream.h"
 #include "src/model/blank_weights.h"
 #include "src/model/fp8_head.h"
-#include "src/model/gpu_check_record.h"
+#include "src/model/gpu_check.h"
 #include "src/model/gpu_forward.h"
 #include "src/model/model.h"
 
@@ -115,54 +113,9 @@ Result<std::vector<StageTime>> measure_stages(GpuEngine& engine, int64_t depth) 
   });
 }
 
-// Shapes to count bytes and choose kernels with: the checkpoint's own, or a config's.
-Result<std::shared_ptr<const Weights>> shapes_of(const ModelSource& source, HeadFormat head) {
-  if (source.checkpoint != nullptr) return load_weights(source.checkpoint, {.is_read = false});
-  return std::shared_ptr<const Weights>(
-      std::make_shared<Weights>(blank_weights(source.config, head, nullptr)));
-}
-
-// What is known or, for a card, a driver or kernels that are new, found out about the kernels.
-// Those that are wrong are taken out, with a line each; the rest of a line says how long the check
-// took.
-Status check_kernels(const GpuEngine& engine, GpuKernels& kernels, std::vector<std::string>* notes,
-                     std::string* line) {
-  const gpu::Device& device = *engine.device;
-  const GpuCheckRecord record(gpu::cache_folder(gpu::read_environment()),
-                              device.identity() + " " + device.driver_line(),
-                              kernels.set->report().identity);
-  std::optional<std::vector<KernelFault>> faults = record.load();
-  if (!faults) {
-    const auto start = std::chrono::steady_clock::now();
-    ASSIGN_OR_RETURN(const auto stream, gpu::Stream::create(engine.device));
-    ASSIGN_OR_RETURN(const auto checked, check_gpu_kernels(engine.device, *stream, kernels, {}));
-    faults = faults_of(checked);
-    const Status kept = record.store(*faults);
-    if (!kept.ok()) notes->push_back("the kernels will be checked again: " + kept.message());
-    *line = fmt::format(
-        ", checked in {:.1f} s",
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  if (kernels.constants.kv_fp8) {
-    notes->push_back("attention over FP8 keys and values has no check of its own at a first start");
-  }
-  const GpuPaths paths =
-      choose_paths(*faults, kernels.has_w8a8, bool(kernels.attention.prefill_wgmma));
-  for (const KernelFault& fault : *faults) {
-    if (!paths.steps && fault.group == KernelGroup::kSteps) {
-      return Status(
-          StatusCode::kUnsupported,
-          fmt::format("cuda: found that {}, expected its oracle's values", describe(fault, paths)));
-    }
-    notes->push_back(describe(fault, paths));
-  }
-  keep_paths(paths, kernels);
-  return Status();
-}
-
 // Weights and kernels; which of them takes long is what on_load shows.
 Status load_model(GpuEngine& engine, const ModelSource& source, const EngineOptions& options,
-                  const Weights& shapes, Backend& backend) {
+                  const Weights& shapes) {
   auto model = std::make_shared<GpuModel>();
   model->device = engine.device;
   model->config = shapes.config;
@@ -170,14 +123,6 @@ Status load_model(GpuEngine& engine, const ModelSource& source, const EngineOpti
   formats.kv_fp8 = options.fp8_kv || options.fast;
   ASSIGN_OR_RETURN(model->kernels,
                    build_gpu_kernels(engine.device, shapes.config, formats, nullptr));
-  const gpu::DeviceInfo& info = engine.device->info();
-  const gpu::BuildReport& report = model->kernels.set->report();
-  backend.line = fmt::format("cuda:{} {} (sm_{}{}), {}", info.ordinal, info.name, info.arch(),
-                             info.arch() >= 90 ? "a" : "", report.line());
-  if (!report.cache_trouble.empty()) backend.notes.push_back(report.cache_trouble);
-  std::string check_line;
-  RETURN_IF_ERROR(check_kernels(engine, model->kernels, &backend.notes, &check_line));
-  backend.line += check_line;
   ASSIGN_OR_RETURN(engine.plan, plan_gpu(shapes, model->kernels, options, engine.free_before));
   ASSIGN_OR_RETURN(const auto stream, gpu::Stream::create(engine.device));
   if (source.checkpoint == nullptr) {
@@ -192,38 +137,27 @@ Status load_model(GpuEngine& engine, const ModelSource& source, const EngineOpti
   return Status();
 }
 
-}  // namespace
-
-Result<std::vector<KernelReport>> check_gpu_kernels_at_length(const ModelSource& source,
-                                                              int ordinal,
-                                                              std::span<const uint64_t> seeds) {
-  RETURN_IF_ERROR(check_gpu_limits(source.config));
-  ASSIGN_OR_RETURN(const auto device, gpu::Device::open(ordinal));
-  ASSIGN_OR_RETURN(const auto shapes, shapes_of(source, HeadFormat::kPublished));
-  ASSIGN_OR_RETURN(const GpuFormats formats, gpu_formats(*shapes));
-  ASSIGN_OR_RETURN(const GpuKernels kernels,
-                   build_gpu_kernels(device, source.config, formats, nullptr));
-  ASSIGN_OR_RETURN(const auto stream, gpu::Stream::create(device));
-  std::vector<KernelReport> reports;
-  for (const uint64_t seed : seeds) {
-    ASSIGN_OR_RETURN(const auto checked,
-                     check_gpu_kernels(device, *stream, kernels,
-                                       {.extent = check::Extent::kAtLength, .seed = seed}));
-    for (size_t i = 0; i < checked.size(); ++i) {
-      const check::Finding& found = checked[i].finding;
-      if (i == reports.size()) reports.emplace_back().kernel = found.kernel;
-      KernelReport& report = reports[i];
-      report.cases += found.cases;
-      report.elements += found.elements;
-      if (!report.where.empty() && !(found.ratio > report.ratio)) continue;
-      report.error = found.error;
-      report.bound = found.bound;
-      report.ratio = found.ratio;
-      report.where = fmt::format("{}, seed {}", found.where, seed);
-    }
+// New kernels are held against each other before they are believed: FP8 activations are left out if
+// they alone are wrong, otherwise the GPU is.
+Status check_kernels(GpuEngine& engine, std::vector<std::string>* notes) {
+  ASSIGN_OR_RETURN(const GpuCheck check,
+                   check_paths(*engine.forward, engine.model->config.vocab_rows));
+  if (!(check.block_kl <= kGpuCheckKlMax)) {
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("cuda: found that prompts and decode steps disagree by {:.2g} nats, "
+                              "expected at most {} (a kernel is wrong on this card)",
+                              check.block_kl, kGpuCheckKlMax));
   }
-  return reports;
+  if (check.w8a8_kl <= kGpuCheckKlMax) return Status();
+  engine.forward->use_w8a8(false);
+  notes->push_back(
+      fmt::format("prompts are read with BF16 activations: with FP8 ones they are off "
+                  "by {:.2g} nats on this card",
+                  check.w8a8_kl));
+  return Status();
 }
+
+}  // namespace
 
 Result<Backend> open_gpu_backend(const ModelSource& source, const EngineOptions& options,
                                  int ordinal, std::span<const TokenId> sampleable) {
@@ -233,11 +167,12 @@ Result<Backend> open_gpu_backend(const ModelSource& source, const EngineOptions&
   engine->free_before = engine->device->free_bytes();
   Backend backend;
   backend.head = wanted_head(options);
+  // Shapes to count bytes with: the checkpoint's own, or a config's.
+  std::shared_ptr<const Weights> shapes;
   if (source.checkpoint != nullptr) {
     RETURN_IF_ERROR(check_gpu_room(source.config, backend.head, engine->free_before));
-  }
-  ASSIGN_OR_RETURN(std::shared_ptr<const Weights> shapes, shapes_of(source, backend.head));
-  if (source.checkpoint != nullptr) {
+    LoadOptions load{.is_read = false};
+    ASSIGN_OR_RETURN(shapes, load_weights(source.checkpoint, load));
     const std::span<const std::string> notes = notes_of(*shapes);
     backend.notes.assign(notes.begin(), notes.end());
     if (backend.head == HeadFormat::kFp8) {
@@ -245,16 +180,26 @@ Result<Backend> open_gpu_backend(const ModelSource& source, const EngineOptions&
       shapes = with_fp8_head(*shapes, threads);
     }
   } else {
+    shapes = std::make_shared<Weights>(blank_weights(source.config, backend.head, nullptr));
     backend.notes.push_back(
         fmt::format("weights: random, seed {}; for measurements only", *options.random_weights));
   }
-  RETURN_IF_ERROR(load_model(*engine, source, options, *shapes, backend));
+  RETURN_IF_ERROR(load_model(*engine, source, options, *shapes));
   ASSIGN_OR_RETURN(engine->forward,
                    GpuForward::create(engine->model, {.capacity = engine->plan.context,
                                                       .block_tokens = engine->plan.block_tokens,
                                                       .sampleable = sampleable}));
-  const bool has_w8a8 = engine->model->kernels.has_w8a8 && engine->model->kernels.has_blocks;
+  const gpu::DeviceInfo& info = engine->device->info();
+  const gpu::BuildReport& report = engine->model->kernels.set->report();
+  // Made-up weights turn roundings into other routes, so that nothing can be told by them.
+  if (report.compiled > 0 && source.checkpoint != nullptr) {
+    RETURN_IF_ERROR(check_kernels(*engine, &backend.notes));
+  }
+  const bool has_w8a8 = engine->model->kernels.has_w8a8 && engine->forward->uses_w8a8();
   backend.prompt_activations = has_w8a8 ? "FP8" : "BF16";
+  backend.line = fmt::format("cuda:{} {} (sm_{}{}), {}", info.ordinal, info.name, info.arch(),
+                             info.arch() >= 90 ? "a" : "", report.line());
+  if (!report.cache_trouble.empty()) backend.notes.push_back(report.cache_trouble);
   backend.notes.insert(backend.notes.end(), engine->plan.notes.begin(), engine->plan.notes.end());
   backend.kv = engine->model->kernels.kv();
   backend.context = engine->plan.context;

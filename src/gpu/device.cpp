@@ -1,7 +1,6 @@
 #include "src/gpu/device.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "src/gpu/nvml.h"
 #include "src/gpu/open_device.h"
@@ -115,14 +114,6 @@ std::string OpenDevice::driver_line() const {
   const int version = info_.driver_version;
   return fmt::format("{} (CUDA {}.{})", release.empty() ? "unknown release" : release,
                      version / 1000, version % 1000 / 10);
-}
-
-std::string OpenDevice::identity() const {
-  unsigned char uuid[16] = {};
-  if (api_->device_uuid == nullptr || api_->device_uuid(uuid, number_) != Code::kSuccess) {
-    return pci_id_;
-  }
-  return fmt::format("{:02x}", fmt::join(uuid, ""));
 }
 
 void OpenDevice::make_current() const {

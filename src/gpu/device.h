@@ -40,8 +40,6 @@ class Device {
   virtual int64_t free_bytes() const = 0;
   virtual std::string clocks_line() const = 0;  // "SM 1980 MHz, memory 3201 MHz" or "unknown"
   virtual std::string driver_line() const = 0;  // "580.159.04 (CUDA 13.0)"
-  // This very card: 32 hexadecimal digits, or its bus id with drivers that do not say.
-  virtual std::string identity() const = 0;
   virtual void make_current() const = 0;
 };
 

@@ -41,7 +41,6 @@ const char* bind_calls(void* library, Driver& api) {
   binder.bind(api.device_memory, "cuDeviceTotalMem_v2");
   binder.bind(api.device_attribute, "cuDeviceGetAttribute");
   binder.bind(api.device_pci_id, "cuDeviceGetPCIBusId");
-  binder.bind_optional(api.device_uuid, "cuDeviceGetUuid_v2");
   binder.bind(api.context_retain, "cuDevicePrimaryCtxRetain");
   binder.bind(api.context_release, "cuDevicePrimaryCtxRelease_v2");
   binder.bind(api.context_set, "cuCtxSetCurrent");

@@ -92,7 +92,6 @@ struct Driver {
   Code (*device_memory)(size_t* bytes, DeviceNumber device);
   Code (*device_attribute)(int* value, DeviceAttribute attribute, DeviceNumber device);
   Code (*device_pci_id)(char* id, int size, DeviceNumber device);
-  Code (*device_uuid)(unsigned char* uuid, DeviceNumber device);  // 16 bytes; null in old drivers
   Code (*context_retain)(Handle* context, DeviceNumber device);
   Code (*context_release)(DeviceNumber device);
   Code (*context_set)(Handle context);

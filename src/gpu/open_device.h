@@ -23,7 +23,6 @@ class OpenDevice final : public Device, public std::enable_shared_from_this<Open
   int64_t free_bytes() const override;
   std::string clocks_line() const override;
   std::string driver_line() const override;
-  std::string identity() const override;
   void make_current() const override;
 
   const Driver& api() const { return *api_; }

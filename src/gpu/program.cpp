@@ -204,10 +204,8 @@ Result<std::vector<Cubin>> obtain_cubins(const Compiler& compiler, const BuildRe
   std::vector<Unit> missing;
   std::vector<size_t> missing_places;
   std::vector<std::string> keys;
-  CacheKey identity;
   for (const Unit& unit : units) {
     keys.push_back(key_of(unit, arch, compiler));
-    identity.add(keys.back());
     std::optional<std::string> bytes = cache.load(keys.back());
     if (!bytes) {
       missing_places.push_back(cubins.size());
@@ -215,7 +213,6 @@ Result<std::vector<Cubin>> obtain_cubins(const Compiler& compiler, const BuildRe
     }
     cubins.push_back({unit.source.name, std::move(bytes).value_or("")});
   }
-  report.identity = identity.hex();
   report.from_cache = static_cast<int>(units.size() - missing.size());
   report.compiled = static_cast<int>(missing.size());
   if (missing.empty()) return cubins;

@@ -55,7 +55,6 @@ struct BuildReport {
   double seconds = 0;                // of build(), loading included
   std::string compiler;              // Compiler::where()
   std::string cache_trouble;         // "" or why new programs could not be kept
-  std::string identity;              // equal for equal programs only: a hash of their cache keys
 
   // "kernels from cache" or "kernels compiled in 3.1 s with NVRTC 13.0 from ...".
   std::string line() const;

@@ -116,9 +116,6 @@ Status GpuForward::forward(std::span<const int32_t> tokens, int64_t logit_rows, 
   CHECK(count > 0 && count <= block_tokens(), count, block_tokens());
   CHECK(state_.position() + count <= state_.capacity(), state_.position(), count);
   CHECK(logit_rows >= 0 && logit_rows <= count, logit_rows, count);
-  if (count > cuda::kStepTokensMax && !model_->kernels.has_blocks) {
-    return run_in_steps(tokens, logit_rows, logits);
-  }
   const bool is_step = count <= cuda::kStepTokensMax;
   RETURN_IF_ERROR(is_step ? run_step(tokens, logit_rows, logits)
                           : run_block(tokens, logit_rows, logits));
@@ -133,22 +130,6 @@ Status GpuForward::run_step(std::span<const int32_t> tokens, int64_t logit_rows,
   if (logit_rows == 0) return stream_->synchronize();
   step_->head(workspace_.step.residual, count, to_int(logit_rows), sampleable_);
   return read_logits(logit_rows, logits);
-}
-
-// A block without the kernels of blocks.
-Status GpuForward::run_in_steps(std::span<const int32_t> tokens, int64_t logit_rows,
-                                float* logits) {
-  const auto total = static_cast<int64_t>(tokens.size());
-  const int64_t first_row = total - logit_rows;  // its token's logits come first
-  for (int64_t at = 0; at < total; at += cuda::kStepTokensMax) {
-    const int64_t count = std::min<int64_t>(cuda::kStepTokensMax, total - at);
-    const int64_t rows = std::clamp<int64_t>(at + count - first_row, 0, count);
-    const int64_t row = at + count - rows - first_row;
-    RETURN_IF_ERROR(run_step(tokens.subspan(size_t(at), size_t(count)), rows,
-                             rows > 0 ? logits + row * model_->config.vocab_rows : nullptr));
-    state_.advance(count);
-  }
-  return Status();
 }
 
 Status GpuForward::run_block(std::span<const int32_t> tokens, int64_t logit_rows, float* logits) {

@@ -70,7 +70,6 @@ class GpuForward {
   Status upload_sampleable(std::span<const int32_t> sampleable);
   void upload_step(std::span<const int32_t> tokens);
   Status run_step(std::span<const int32_t> tokens, int64_t logit_rows, float* logits);
-  Status run_in_steps(std::span<const int32_t> tokens, int64_t logit_rows, float* logits);
   Status run_block(std::span<const int32_t> tokens, int64_t logit_rows, float* logits);
   Status read_logits(int64_t rows, float* logits);
   bool may_run_ahead(int64_t position) const;

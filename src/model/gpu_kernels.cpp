@@ -166,7 +166,6 @@ Result<GpuKernels> build_gpu_kernels(const std::shared_ptr<gpu::Device>& device,
   GpuKernels kernels = gpu_kernel_shapes(c, formats, info);
   ASSIGN_OR_RETURN(kernels.set, gpu::KernelSet::build(device, request, progress));
   const gpu::KernelSet& set = *kernels.set;
-  kernels.constants = k;
   kernels.decode = cuda::find_decode_kernels(set, kernels.decode.shape);
   kernels.attention = cuda::AttentionKernels::find(set, kernels.attention.shape);
   if (has_delta(c)) kernels.delta = cuda::DeltaKernels::find(set, kernels.delta.shape);

@@ -34,14 +34,12 @@ std::vector<std::string> gpu_programs(const ModelConfig& config, const GpuFormat
 
 struct GpuKernels {
   std::shared_ptr<const gpu::KernelSet> set;
-  cuda::Constants constants;
   cuda::DecodeKernels decode;
   cuda::AttentionKernels attention;
   cuda::DeltaKernels delta;  // empty without delta layers
   cuda::PrefillKernels prefill;
   cuda::W8a8Kernels w8a8;  // empty unless has_w8a8
   bool has_w8a8 = false;   // FP8 weights whose shapes those kernels take
-  bool has_blocks = true;  // false: prompts are read in steps (gpu_check.h)
   gpu::Kernel read_speed;
 
   KvFormat kv() const { return attention.shape.kv_fp8 ? KvFormat::kFp8 : KvFormat::kBf16; }

@@ -117,33 +117,13 @@ TEST_F(GpuNano, Fp8ActivationsOfAPromptCostLittle) {
   EXPECT_GT(kl, 0) << "the same numbers: FP8 activations were not used";
 }
 
-TEST_F(GpuNano, EveryKernelEqualsItsOracle) {
-  const auto stream = gpu::test_stream();
-  const auto checked = check_gpu_kernels(model_->device, *stream, model_->kernels, {});
-  ASSERT_TRUE(checked.ok()) << checked.status().message();
-  for (const KernelFault& fault : faults_of(*checked)) {
-    ADD_FAILURE() << fault.kernel << ": " << fault.what;
-  }
-}
-
-// FP8 activations are left out for one wrong kernel among theirs; the logits are then those of
-// BF16.
-TEST_F(GpuNano, AFaultOfAnFp8KernelLeavesBf16Activations) {
-  const auto stream = gpu::test_stream();
-  const auto checked =
-      check_gpu_kernels(model_->device, *stream, model_->kernels, {.fault = "w8a8_down"});
-  ASSERT_TRUE(checked.ok()) << checked.status().message();
-  const auto faults = faults_of(*checked);
-  ASSERT_EQ(faults.size(), 1u);
-  EXPECT_EQ(faults[0].kernel, "w8a8_down");
-  GpuRunner exact(model_, false);
-  const auto tokens = std::span(golden_.tokens).first(100);
-  const Matrix expected = exact.feed(tokens, 100);
-  keep_paths(choose_paths(faults, true, bool(model_->kernels.attention.prefill_wgmma)),
-             model_->kernels);
+TEST_F(GpuNano, TheThreeWaysToTheSameLogitsAgree) {
   GpuRunner runner(model_, true);
-  EXPECT_FALSE(runner.forward().uses_w8a8());
-  EXPECT_TRUE(runner.feed(tokens, 100).values == expected.values);
+  const auto check = check_paths(runner.forward(), vocab());
+  ASSERT_TRUE(check.ok()) << check.status().message();
+  EXPECT_LE(check->block_kl, 1e-2);
+  EXPECT_LE(check->w8a8_kl, 5e-2);
+  EXPECT_GT(check->w8a8_kl, 0);
 }
 
 // A divergence from the CPU is allowed only where the CPU's two best logits are closer than twice

@@ -105,8 +105,7 @@ void norm_project(gpu::Stream& stream, const DecodeKernels&, const NormProjectPa
     for (int t = 0; t < p.tokens; ++t) {
       const HostRow x = normed(p.residual + int64_t{t} * host_constants().hidden, p.norm_weight);
       for (int i = 0; i < p.target_count; ++i) {
-        HostRow y = product(p.targets[i].weight, x);
-        if (gpu::broken_kernel() == "norm_project") y.back() *= 1.25f;
+        const HostRow y = product(p.targets[i].weight, x);
         std::copy(y.begin(), y.end(), p.targets[i].y + int64_t{t} * p.targets[i].y_stride);
       }
     }
@@ -156,12 +155,6 @@ void experts_gate_up(gpu::Stream& stream, const DecodeKernels& kernels,
     for (int t = 0; t < p.tokens; ++t) {
       const HostRoute route = choose_experts(p.routing.logits + int64_t{t} * k.experts);
       const HostRow x = from_bf16(p.routing.x + int64_t{t} * k.hidden, k.hidden);
-      std::copy(route.ids.begin(), route.ids.end(), p.routing.expert_ids + int64_t{t} * k.top_k);
-      std::copy(route.weights.begin(), route.weights.end(),
-                p.routing.expert_weights + int64_t{t} * k.top_k);
-      if (p.shared.base != nullptr) {
-        p.routing.shared_weight[t] = static_cast<float>(ref::sigmoid(p.routing.shared_logit[t]));
-      }
       for (int slot = 0; slot < k.top_k; ++slot) {
         to_bf16(inner_of(p.experts, route.ids[static_cast<size_t>(slot)], x),
                 inner_slot(p.routing, t, slot, stride));

@@ -38,7 +38,6 @@ class HostDevice final : public Device {
   int64_t free_bytes() const override { return info_.memory_bytes; }
   std::string clocks_line() const override { return "unknown"; }
   std::string driver_line() const override { return "none"; }
-  std::string identity() const override { return "host"; }
   void make_current() const override {}
 
  private:
@@ -180,10 +179,6 @@ std::string BuildReport::line() const {
 
 Environment read_environment() {
   return {};
-}
-
-std::string cache_folder(const Environment&) {
-  return "";
 }
 
 void launch(Stream& stream, const Kernel& kernel, const LaunchShape&, const void* params,

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "src/gpu/launch.h"
@@ -19,12 +18,6 @@ class HostStream;
 
 // Runs `work` now, or keeps it for the graph that is being captured.
 void enqueue(Stream& stream, std::function<void()> work);
-
-// The kernel whose stand-in computes something else, "" for none: a card that is wrong.
-inline std::string& broken_kernel() {
-  static std::string name;
-  return name;
-}
 
 // What launch() does for kernels that have no launcher of their own.
 void run_kernel(std::string_view name, const void* params);

@@ -237,7 +237,6 @@ void combine_rows(gpu::Stream& stream, const PrefillKernels&, const CombineRowsP
         add(p.out + pair * k.hidden, p.expert_weights[pair]);
       }
       if (p.shared_out != nullptr) add(p.shared_out + t * k.hidden, p.shared_weight[t]);
-      if (gpu::broken_kernel() == "combine_rows") sum[0] += 1;
       to_bf16(sum, p.residual + t * k.hidden);
     }
   });

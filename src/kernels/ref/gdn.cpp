@@ -79,7 +79,6 @@ void step(const GdnArgs& args, int64_t t, int64_t head, const Doubles& q, const 
   const double beta = sigmoid(args.b[t * nv + head]);
   const double g = -std::exp(double{args.a_log[head]}) *
                    softplus(double{args.a[t * nv + head]} + args.dt_bias[head]);
-  const double kept = std::exp(g);
   float* decay = args.state.log_decay + head * kDeltaChunk;
   decay[j] = static_cast<float>((j ? decay[j - 1] : 0.0) + g);
   Doubles o(size_t(dv), 0.0);
@@ -87,7 +86,7 @@ void step(const GdnArgs& args, int64_t t, int64_t head, const Doubles& q, const 
   for (int64_t c = 0; c < dv; ++c) {
     double predicted = 0;
     for (int64_t r = 0; r < dk; ++r) {
-      s[size_t(r * dv + c)] *= kept;
+      s[size_t(r * dv + c)] *= std::exp(g);
       predicted += s[size_t(r * dv + c)] * k[size_t(r)];
     }
     const double d = beta * (v[c] - predicted);
