@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/data/tiny-*: small random qwen3_5_moe models and what transformers computes on them.
+"""Writes tests/data/tiny-*: small random models of each family and what transformers computes on them.
 
 Each folder is a complete model folder (config.json, safetensors in one of the published layouts)
 plus golden.safetensors: a prompt, the FP32 logits of transformers at every position of it, and the
@@ -11,6 +11,7 @@ times its scale), in float32, eager attention and eager experts, with the torch 
 seed is refused when a router decision is so close that rounding could turn it.
 
     python tools/make_fixtures.py            # rewrites tests/data (needs torch, transformers 5.17)
+    python tools/make_fixtures.py --only tiny-coder
 """
 
 import argparse
@@ -25,6 +26,8 @@ import transformers
 from safetensors.torch import save_file
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as hf
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
+from transformers.models.qwen3_moe import modeling_qwen3_moe as hf_moe
+from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig
 
 PROMPT_TOKENS = 200
 MTP_POSITIONS = [0, 1, 62, 63, 64, 65, 128, 150, 197, 198]
@@ -33,7 +36,13 @@ ROUTER_MARGIN = 5e-4  # logits between the last expert taken and the first left 
 BLOCK = 128
 F8_MAX = 448.0
 
-# What the three fixtures cover between them: nesting and prefix, expert layout, weight format, MTP
+# model_type -> config class, model class, router class.
+FAMILIES = {
+    "qwen3_5_moe": (Qwen3_5MoeTextConfig, hf.Qwen3_5MoeForCausalLM, hf.Qwen3_5MoeTopKRouter),
+    "qwen3_moe": (Qwen3MoeConfig, hf_moe.Qwen3MoeForCausalLM, hf_moe.Qwen3MoeTopKRouter),
+}
+
+# What the fixtures of a family cover between them: nesting and prefix, expert layout, weight format, MTP
 # present or promised only, head ratios, shapes that no block size divides.
 FIXTURES = {
     "tiny-fused": dict(
@@ -77,7 +86,29 @@ FIXTURES = {
             rope=dict(rope_theta=1e7, partial_rotary_factor=0.25, mrope_section=[2, 1, 1]),
         ),
     ),
+    "tiny-coder": dict(
+        family="qwen3_moe", layout="experts", fp8=False, wrapped=False, mtp="none",
+        config=dict(
+            vocab_size=48, hidden_size=32, num_hidden_layers=3,
+            num_attention_heads=6, num_key_value_heads=2, head_dim=16,
+            num_experts=5, num_experts_per_tok=2, moe_intermediate_size=16,
+            rope=dict(rope_theta=1e7),
+        ),
+    ),
+    "tiny-coder-fp8": dict(
+        family="qwen3_moe", layout="experts", fp8=True, wrapped=False, mtp="none",
+        config=dict(
+            vocab_size=32, hidden_size=144, num_hidden_layers=2,
+            num_attention_heads=5, num_key_value_heads=1, head_dim=32,
+            num_experts=3, num_experts_per_tok=2, moe_intermediate_size=16,
+            rope=dict(rope_theta=1e6),
+        ),
+    ),
 }
+
+
+def family_of(fixture):
+    return fixture.get("family", "qwen3_5_moe")
 
 
 def check_environment():
@@ -102,13 +133,19 @@ def provenance(**facts):
     return {"provenance": json.dumps(facts, sort_keys=True)}
 
 
-def text_config(fields):
-    """A Qwen3_5MoeTextConfig from one FIXTURES entry."""
-    fields = dict(fields)
-    rope = fields.pop("rope")
-    config = Qwen3_5MoeTextConfig(
+def rope_parameters(fixture):
+    interleaved = {"mrope_interleaved": True} if family_of(fixture) == "qwen3_5_moe" else {}
+    return {"rope_type": "default", **interleaved, **fixture["config"]["rope"]}
+
+
+def text_config(fixture):
+    """The family's config from one FIXTURES entry."""
+    fields = {k: v for k, v in fixture["config"].items() if k != "rope"}
+    if family_of(fixture) == "qwen3_moe":
+        fields["norm_topk_prob"] = True  # the class's default is False, the public files' is True
+    config = FAMILIES[family_of(fixture)][0](
         **fields, rms_norm_eps=1e-6, max_position_embeddings=4096, tie_word_embeddings=False,
-        rope_parameters={"rope_type": "default", "mrope_interleaved": True, **rope})
+        rope_parameters=rope_parameters(fixture))
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     return config
@@ -146,8 +183,11 @@ class MtpHead(torch.nn.Module):
         return own, trunk.lm_head(own)
 
 
-def randomise(module, generator):
-    """Draws every parameter so that activations stay near 1 and no term is neutral."""
+def randomise(module, generator, norm_centre):
+    """Draws every parameter so that activations stay near 1 and no term is neutral.
+
+    norm_centre: 0 where a norm's weight is applied as 1 + w, 1 where as w.
+    """
     def normal(shape, std):
         return torch.randn(shape, generator=generator) * std
 
@@ -156,7 +196,7 @@ def randomise(module, generator):
         if name.endswith("linear_attn.norm.weight"):
             value = 1 + normal(p.shape, 0.3)
         elif "norm" in name:
-            value = normal(p.shape, 0.3)
+            value = norm_centre + normal(p.shape, 0.3)
         elif last == "dt_bias":
             value = normal(p.shape, 1.0)
         elif last == "A_log":
@@ -239,14 +279,42 @@ def store(module, prefix, fixture, tensors):
             target.copy_(exact)
 
 
+def quantisation_json(prefix, layers, kept, modules):
+    return {
+        "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+        "weight_block_size": [BLOCK, BLOCK],
+        "modules_to_not_convert": ["lm_head", f"{prefix}.embed_tokens", *kept]
+        + [f"{prefix}.layers.{i}.{m}" for i in range(layers) for m in modules],
+    }
+
+
+def flat_config_json(fixture):
+    """config.json as the public qwen3_moe files spell it: flat, rotary settings beside the rest."""
+    fields = {k: v for k, v in fixture["config"].items() if k != "rope"}
+    whole = {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+        "torch_dtype": "bfloat16", "hidden_act": "silu", **fields,
+        **fixture["config"]["rope"], "rope_scaling": None, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 4096, "norm_topk_prob": True, "decoder_sparse_step": 1,
+        "mlp_only_layers": [], "intermediate_size": 64, "attention_bias": False,
+        "use_sliding_window": False, "tie_word_embeddings": False, "eos_token_id": 0,
+    }
+    if fixture["fp8"]:
+        whole["quantization_config"] = quantisation_json(
+            "model", fields["num_hidden_layers"], [], ["mlp.gate"])
+    return whole
+
+
 def config_json(fixture):
     """config.json in the published spelling: nested under text_config for the wrapped ones."""
+    if family_of(fixture) == "qwen3_moe":
+        return flat_config_json(fixture)
     fields = dict(fixture["config"])
     rope = fields.pop("rope")
     text = {
         "model_type": "qwen3_5_moe_text", "dtype": "bfloat16", "hidden_act": "silu",
         **fields,
-        "rope_parameters": {"rope_type": "default", "mrope_interleaved": True, **rope},
+        "rope_parameters": rope_parameters(fixture),
         "partial_rotary_factor": rope["partial_rotary_factor"],
         "rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "linear_conv_kernel_dim": 4,
         "attention_bias": False, "attn_output_gate": True, "tie_word_embeddings": False,
@@ -261,14 +329,9 @@ def config_json(fixture):
         "vision_config": {"model_type": "qwen3_5_moe", "depth": 1, "hidden_size": 8},
     }
     if fixture["fp8"]:
-        whole["quantization_config"] = {
-            "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
-            "weight_block_size": [BLOCK, BLOCK],
-            "modules_to_not_convert": ["lm_head", "model.language_model.embed_tokens", "mtp.fc"]
-            + [f"model.language_model.layers.{i}.{m}"
-               for i in range(fields["num_hidden_layers"])
-               for m in ("mlp.gate", "mlp.shared_expert_gate")],
-        }
+        whole["quantization_config"] = quantisation_json(
+            "model.language_model", fields["num_hidden_layers"], ["mtp.fc"],
+            ["mlp.gate", "mlp.shared_expert_gate"])
     return whole
 
 
@@ -317,7 +380,7 @@ def write_tokenizer(folder, vocab_rows):
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
 
 
-def router_margin(model, mtp, run):
+def router_margin(model, mtp, router, run):
     """Smallest distance, in logits, between taken and left-out experts while `run` runs."""
     margins = []
 
@@ -326,7 +389,7 @@ def router_margin(model, mtp, run):
         margins.append((top[:, -2] - top[:, -1]).min().item())
 
     routers = [m for root in (model, mtp) if root is not None for m in root.modules()
-               if isinstance(m, hf.Qwen3_5MoeTopKRouter)]
+               if isinstance(m, router)]
     handles = [m.register_forward_hook(hook) for m in routers]
     result = run()
     for handle in handles:
@@ -388,21 +451,24 @@ def check_golden(model, golden):
 
 def build(name, fixture, first_seed):
     """The first seed whose router decisions are all clear -> (tensors, golden, seed, margin)."""
-    config = text_config(fixture["config"])
+    config = text_config(fixture)
+    _, model_class, router = FAMILIES[family_of(fixture)]
+    norm_centre = 1 if family_of(fixture) == "qwen3_moe" else 0
     has_mtp = fixture["mtp"] == "present"
     trunk_prefix = "model.language_model." if fixture["wrapped"] else "model."
     for seed in range(first_seed, first_seed + 200):
         generator = torch.Generator().manual_seed(seed)
-        model = hf.Qwen3_5MoeForCausalLM(config).float().eval()
+        model = model_class(config).float().eval()
         mtp = MtpHead(config, model).float().eval() if has_mtp else None
         tensors = {}
         for module, prefix in ((model, lambda n: n.replace("model.", trunk_prefix, 1)
                                 if n.startswith("model.") else n), (mtp, lambda n: "mtp." + n)):
             if module is not None:
-                randomise(module, generator)
+                randomise(module, generator, norm_centre)
                 store(module, prefix, fixture, tensors)
         tokens = torch.randint(0, config.vocab_size, (PROMPT_TOKENS,), generator=generator)
-        margin, golden = router_margin(model, mtp, lambda: compute_golden(model, mtp, tokens))
+        margin, golden = router_margin(model, mtp, router,
+                                       lambda: compute_golden(model, mtp, tokens))
         if margin >= ROUTER_MARGIN:
             break
     else:
@@ -477,15 +543,19 @@ def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     parser.add_argument("--out", type=pathlib.Path, default=root / "tests" / "data")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=FIXTURES, help="write this folder and nothing else")
     options = parser.parse_args()
     check_environment()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     for name, fixture in FIXTURES.items():
+        if options.only not in (None, name):
+            continue
         _, tensors, golden, seed = build(name, fixture, options.seed)
         write(options.out / name, fixture, tensors, golden, seed)
         check_reload(options.out / name, fixture, golden)
-    write_ropes(options.out / "rope.safetensors")
+    if options.only is None:
+        write_ropes(options.out / "rope.safetensors")
 
 
 if __name__ == "__main__":

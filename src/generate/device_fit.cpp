@@ -20,7 +20,8 @@ Result<std::vector<DeviceFit>> device_fits(const std::string& folder) {
     fit.name = fmt::format("cuda:{} {} (sm_{}{})", info.ordinal, info.name, info.major, info.minor);
     fit.memory_bytes = info.memory_bytes;
     fit.weight_bytes = weight_bytes;
-    Status status = check_gpu_limits(config);
+    Status status = check_gpu_family(config);
+    if (status.ok()) status = check_gpu_limits(config);
     if (status.ok()) {
       const auto device = gpu::Device::open(info.ordinal);
       if (device.ok()) fit.free_bytes = (*device)->free_bytes();

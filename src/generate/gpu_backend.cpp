@@ -162,6 +162,8 @@ Status check_kernels(GpuEngine& engine, std::vector<std::string>* notes) {
 Result<Backend> open_gpu_backend(const ModelSource& source, const EngineOptions& options,
                                  int ordinal, std::span<const TokenId> sampleable) {
   const auto engine = std::make_shared<GpuEngine>();
+  // Random weights measure only speed, which needs no proof of the family.
+  if (source.checkpoint != nullptr) RETURN_IF_ERROR(check_gpu_family(source.config));
   RETURN_IF_ERROR(check_gpu_limits(source.config));
   ASSIGN_OR_RETURN(engine->device, gpu::Device::open(ordinal));
   engine->free_before = engine->device->free_bytes();

@@ -1,4 +1,4 @@
-// Shapes as in bind_qwen3_5_moe; the other families have the same parts or fewer.
+// Shapes as in bind_weights.
 #include "src/model/blank_weights.h"
 
 #include "src/model/rope.h"

@@ -49,6 +49,15 @@ cuda::AttentionShape attention_shape(const cuda::Constants& k) {
 
 }  // namespace
 
+Status check_gpu_family(const ModelConfig& c) {
+  if (c.family == Family::kQwen3_5Moe) return Status();
+  return Status(
+      StatusCode::kUnsupported,
+      fmt::format("cuda: found a {} model, expected qwen3_5_moe, the one family proven on "
+                  "a GPU",
+                  family_name(c.family)));
+}
+
 Status check_gpu_limits(const ModelConfig& c) {
   const Limit limits[] = {
       {"hidden size", c.hidden, cuda::kDecodeColumnsMax, 8},

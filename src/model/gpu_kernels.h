@@ -22,6 +22,8 @@
 
 namespace moray {
 
+// kUnsupported: a family whose forward pass has not been seen to be right on a GPU.
+Status check_gpu_family(const ModelConfig& config);
 // kUnsupported: a dimension beyond what the kernels are made for.
 Status check_gpu_limits(const ModelConfig& config);
 

@@ -1,11 +1,11 @@
-// load_weights: which family binds a checkpoint.
+// load_weights: from a checkpoint to weights that a forward pass can run on.
 //
-// Invariant: this is the only place that asks for the family. Binding is qwen3_5_moe_weights.h, the
+// Invariant: a family that is not bound here is refused by name. Binding is bind_weights.h, the
 // pass over the bytes read_weights.h.
 #include <fmt/format.h>
 
+#include "src/model/bind_weights.h"
 #include "src/model/model.h"
-#include "src/model/qwen3_5_moe_weights.h"
 #include "src/model/read_weights.h"
 #include "src/model/rope.h"
 #include "src/model/weights.h"
@@ -15,13 +15,13 @@ namespace moray {
 Result<std::shared_ptr<const Weights>> load_weights(std::shared_ptr<const Checkpoint> checkpoint,
                                                     const LoadOptions& options) {
   const ModelConfig& config = checkpoint->config();
-  if (config.family != Family::kQwen3_5Moe) {
+  if (config.family == Family::kQwen3Next) {
     return Status(StatusCode::kUnsupported,
-                  fmt::format("{}: found a {} model, expected qwen3_5_moe, the one family this "
-                              "version runs",
+                  fmt::format("{}: found a {} model, expected qwen3_5_moe or qwen3_moe, the "
+                              "families this version runs",
                               checkpoint->folder(), family_name(config.family)));
   }
-  ASSIGN_OR_RETURN(Weights weights, bind_qwen3_5_moe(std::move(checkpoint)));
+  ASSIGN_OR_RETURN(Weights weights, bind_weights(std::move(checkpoint)));
   Rope rope = make_rope(weights.config);
   weights.inv_freq = std::move(rope.inv_freq);
   weights.rope_scale = rope.scale;

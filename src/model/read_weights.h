@@ -2,7 +2,7 @@
 //
 // Invariant: afterwards no forward pass meets a byte that was never read, so that a lost page or a
 // slow disk shows while loading and not in the middle of an answer. Which matrices there are is
-// binding's concern (qwen3_5_moe_weights.h).
+// binding's concern (bind_weights.h).
 #pragma once
 
 #include "src/model/model.h"

@@ -2,7 +2,7 @@
 //
 // Invariant: every view points into `checkpoint`'s mapping, `arena` or `storage`, all kept alive
 // here, and has the shape that `config` promises. Families differ in how they bind
-// (qwen3_5_moe_weights.h); after binding they share this struct and forward.cpp. A copy shares the
+// (bind_weights.h); after binding they share this struct and forward.cpp. A copy shares the
 // bytes and is cheap, so a test may change a copy's views without touching the model.
 #pragma once
 

@@ -84,5 +84,14 @@ TEST(GpuPlan, PublicModelsAreWithinTheKernelsLimits) {
             "cuda: found a hidden size of 8192, expected at most 4096, a multiple of 8");
 }
 
+TEST(GpuPlan, FamiliesNotProvenOnAGpuAreRefusedByName) {
+  const std::string configs = MORAY_SOURCE_DIR "/tests/configs/";
+  EXPECT_TRUE(check_gpu_family(*read_model_config(configs + "qwen3.6-35b-a3b")).ok());
+  const Status coder = check_gpu_family(*read_model_config(configs + "qwen3-coder-30b-a3b"));
+  EXPECT_EQ(coder.code(), StatusCode::kUnsupported);
+  EXPECT_NE(coder.message().find("found a qwen3_moe model, expected qwen3_5_moe"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace moray

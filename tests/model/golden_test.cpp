@@ -89,8 +89,7 @@ TEST_P(Golden, EveryInstructionLevelOfThisMachineAgrees) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, Golden, ::testing::Values("tiny-fused", "tiny-experts", "tiny-fp8"),
-                         fixture_label);
+INSTANTIATE_TEST_SUITE_P(Tiny, Golden, ::testing::ValuesIn(kFixtures), fixture_label);
 
 }  // namespace
 }  // namespace moray

@@ -198,17 +198,35 @@ void separate_query_and_gate_blocks(Mutant& m) {
   });
 }
 
-const std::map<std::string, Fault>& trunk_faults() {
+// Faults that any family can have.
+const std::map<std::string, Fault>& common_faults() {
   static const std::map<std::string, Fault> faults = {
-      {"input_norm_without_one",
+      {"input_norm_less_one",
        [](Mutant& m) { m.each_layer([&](auto& l) { m.map(l.input_norm, minus_one); }); }},
-      {"post_norm_without_one",
+      {"post_norm_less_one",
        [](Mutant& m) { m.each_layer([&](auto& l) { m.map(l.post_norm, minus_one); }); }},
-      {"final_norm_without_one", [](Mutant& m) { m.map(m.weights.final_norm, minus_one); }},
-      {"query_norm_without_one",
+      {"final_norm_less_one", [](Mutant& m) { m.map(m.weights.final_norm, minus_one); }},
+      {"query_norm_less_one",
        [](Mutant& m) { m.each_attention([&](auto& a) { m.map(a.q_norm, minus_one); }); }},
-      {"key_norm_without_one",
+      {"key_norm_less_one",
        [](Mutant& m) { m.each_attention([&](auto& a) { m.map(a.k_norm, minus_one); }); }},
+      {"rotation_omitted",
+       [](Mutant& m) { std::fill(m.weights.inv_freq.begin(), m.weights.inv_freq.end(), 0.0f); }},
+      {"top_k_not_renormalised", [](Mutant& m) { m.weights.config.normalise_top_k = false; }},
+      {"one_expert_fewer", [](Mutant& m) { m.weights.config.top_k -= 1; }},
+      {"expert_gate_and_up_swapped",
+       [](Mutant& m) {
+         m.each_layer([](auto& l) {
+           for (ExpertView& e : l.moe.experts) std::swap(e.gate, e.up);
+         });
+       }},
+  };
+  return faults;
+}
+
+// Faults of a gated hybrid with zero-centred norms and a shared expert.
+const std::map<std::string, Fault>& hybrid_faults() {
+  static const std::map<std::string, Fault> faults = {
       {"delta_norm_with_one",
        [](Mutant& m) {
          m.each_delta([&](auto& d) { m.map(d.norm, [](float w) { return w + 1; }); });
@@ -223,8 +241,6 @@ const std::map<std::string, Fault>& trunk_faults() {
       {"query_block_then_gate_block", separate_query_and_gate_blocks},
       {"output_gate_omitted", open_output_gate},
       {"rotation_of_whole_heads", rotate_whole_heads},
-      {"rotation_omitted",
-       [](Mutant& m) { std::fill(m.weights.inv_freq.begin(), m.weights.inv_freq.end(), 0.0f); }},
       {"conv_reversed",
        [](Mutant& m) {
          const auto taps = static_cast<size_t>(m.weights.config.gdn_conv_taps);
@@ -241,20 +257,33 @@ const std::map<std::string, Fault>& trunk_faults() {
          m.each_delta([&](auto& d) { m.map(d.dt_bias, [](float) { return 0.0f; }); });
        }},
       {"value_heads_tiled", tile_value_heads},
-      {"top_k_not_renormalised", [](Mutant& m) { m.weights.config.normalise_top_k = false; }},
-      {"one_expert_fewer", [](Mutant& m) { m.weights.config.top_k -= 1; }},
-      {"expert_gate_and_up_swapped",
-       [](Mutant& m) {
-         m.each_layer([](auto& l) {
-           for (ExpertView& e : l.moe.experts) std::swap(e.gate, e.up);
-         });
-       }},
       {"shared_gate_omitted",
        [](Mutant& m) {
          m.each_layer([&](auto& l) {
            m.scale(l.moe.shared_gate, 0);
            m.scale(l.moe.shared.down, 2);
          });
+       }},
+  };
+  return faults;
+}
+
+// Faults of a model read as if it were such a hybrid.
+const std::map<std::string, Fault>& classic_faults() {
+  static const std::map<std::string, Fault> faults = {
+      {"norms_with_one", [](Mutant& m) { m.weights.config.zero_centred_norms = true; }},
+      {"rotation_of_half_heads",
+       [](Mutant& m) {
+         m.weights.config.rotary_dim /= 2;
+         m.weights.inv_freq.resize(m.weights.inv_freq.size() / 2);
+       }},
+      {"query_heads_reversed",
+       [](Mutant& m) {
+         const ModelConfig& c = m.weights.config;
+         const auto row = [heads = c.num_heads, d = c.head_dim](int64_t n) {
+           return (heads - 1 - n / d) * d + n % d;
+         };
+         m.each_attention([&](auto& a) { m.permute_rows(a.q, row); });
        }},
   };
   return faults;
@@ -334,7 +363,7 @@ double mtp_distance(const Weights& weights, const Fixture& fixture, bool hidden_
 }
 
 TEST(Mutation, AnUntouchedCopyAgrees) {
-  for (const char* name : {"tiny-fused", "tiny-experts", "tiny-fp8"}) {
+  for (const char* name : kFixtures) {
     const Fixture fixture = load_fixture(name);
     Mutant copy(*fixture.weights);
     copy.each_projection([&](MatrixView& m) { copy.widen(m); });
@@ -342,24 +371,23 @@ TEST(Mutation, AnUntouchedCopyAgrees) {
   }
 }
 
-TEST(Mutation, EveryTrunkFaultShowsInEveryFixture) {
-  for (const char* name : {"tiny-fused", "tiny-experts", "tiny-fp8"}) {
-    const Fixture fixture = load_fixture(name);
-    for (const auto& [fault, apply] : trunk_faults()) {
-      Mutant mutant(*fixture.weights);
-      apply(mutant);
-      EXPECT_GE(trunk_distance(mutant.weights, fixture), kWide) << fault << " in " << name;
-    }
+void expect_all_show(const std::map<std::string, Fault>& faults, const char* name) {
+  const Fixture fixture = load_fixture(name);
+  for (const auto& [fault, apply] : faults) {
+    Mutant mutant(*fixture.weights);
+    apply(mutant);
+    EXPECT_GE(trunk_distance(mutant.weights, fixture), kWide) << fault << " in " << name;
   }
 }
 
+TEST(Mutation, EveryTrunkFaultShowsInEveryFixture) {
+  for (const char* name : kFixtures) expect_all_show(common_faults(), name);
+  for (const char* name : kHybridFixtures) expect_all_show(hybrid_faults(), name);
+  for (const char* name : kClassicFixtures) expect_all_show(classic_faults(), name);
+}
+
 TEST(Mutation, EveryScaleFaultShows) {
-  const Fixture fixture = load_fixture("tiny-fp8");
-  for (const auto& [fault, apply] : scale_faults()) {
-    Mutant mutant(*fixture.weights);
-    apply(mutant);
-    EXPECT_GE(trunk_distance(mutant.weights, fixture), kWide) << fault;
-  }
+  for (const char* name : {"tiny-fp8", "tiny-coder-fp8"}) expect_all_show(scale_faults(), name);
 }
 
 TEST(Mutation, EveryMtpFaultShows) {

@@ -1,8 +1,8 @@
-// Names and shapes of qwen3_5_moe tensors; see qwen3_5_moe_weights.h.
+// Names and shapes of the tensors; see bind_weights.h.
 //
 // Each bind_* asks the binder for what one part of the config promises. The binder hands out empty
 // views for what is wrong and remembers it, so that this file has no error paths of its own.
-#include "src/model/qwen3_5_moe_weights.h"
+#include "src/model/bind_weights.h"
 
 #include <fmt/format.h>
 
@@ -131,7 +131,7 @@ bool any_starts_with(const Checkpoint& checkpoint, std::string_view prefix) {
 
 }  // namespace
 
-Result<Weights> bind_qwen3_5_moe(std::shared_ptr<const Checkpoint> checkpoint) {
+Result<Weights> bind_weights(std::shared_ptr<const Checkpoint> checkpoint) {
   TensorBinder binder(*checkpoint);
   const ModelConfig& c = checkpoint->config();
   const std::string& prefix = checkpoint->text_prefix();
