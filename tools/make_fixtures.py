@@ -28,8 +28,6 @@ from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as hf
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
 from transformers.models.qwen3_moe import modeling_qwen3_moe as hf_moe
 from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig
-from transformers.models.qwen3_next import modeling_qwen3_next as hf_next
-from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextConfig
 
 PROMPT_TOKENS = 200
 MTP_POSITIONS = [0, 1, 62, 63, 64, 65, 128, 150, 197, 198]
@@ -38,11 +36,10 @@ ROUTER_MARGIN = 5e-4  # logits between the last expert taken and the first left 
 BLOCK = 128
 F8_MAX = 448.0
 
-# model_type -> config class, modeling module, how its classes' names start.
+# model_type -> config class, model class, router class.
 FAMILIES = {
-    "qwen3_5_moe": (Qwen3_5MoeTextConfig, hf, "Qwen3_5Moe"),
-    "qwen3_next": (Qwen3NextConfig, hf_next, "Qwen3Next"),
-    "qwen3_moe": (Qwen3MoeConfig, hf_moe, "Qwen3Moe"),
+    "qwen3_5_moe": (Qwen3_5MoeTextConfig, hf.Qwen3_5MoeForCausalLM, hf.Qwen3_5MoeTopKRouter),
+    "qwen3_moe": (Qwen3MoeConfig, hf_moe.Qwen3MoeForCausalLM, hf_moe.Qwen3MoeTopKRouter),
 }
 
 # What the fixtures of a family cover between them: nesting and prefix, expert layout, weight format, MTP
@@ -89,31 +86,6 @@ FIXTURES = {
             rope=dict(rope_theta=1e7, partial_rotary_factor=0.25, mrope_section=[2, 1, 1]),
         ),
     ),
-    "tiny-next": dict(
-        family="qwen3_next", layout="experts", fp8=False, wrapped=False, mtp="present",
-        config=dict(
-            vocab_size=48, hidden_size=32, num_hidden_layers=4,
-            num_attention_heads=4, num_key_value_heads=2, head_dim=16,
-            linear_num_key_heads=2, linear_num_value_heads=4,
-            linear_key_head_dim=8, linear_value_head_dim=16,
-            num_experts=5, num_experts_per_tok=2,
-            moe_intermediate_size=16, shared_expert_intermediate_size=24,
-            rope=dict(rope_theta=1e7, partial_rotary_factor=0.25),
-        ),
-    ),
-    "tiny-next-fp8": dict(
-        family="qwen3_next", layout="experts", fp8=True, wrapped=False, mtp="absent",
-        config=dict(
-            vocab_size=48, hidden_size=32, num_hidden_layers=2,
-            num_attention_heads=4, num_key_value_heads=2, head_dim=16,
-            linear_num_key_heads=2, linear_num_value_heads=4,
-            linear_key_head_dim=128, linear_value_head_dim=128,
-            num_experts=4, num_experts_per_tok=2,
-            moe_intermediate_size=16, shared_expert_intermediate_size=16,
-            layer_types=["linear_attention", "full_attention"],
-            rope=dict(rope_theta=5e6, partial_rotary_factor=0.25),
-        ),
-    ),
     "tiny-coder": dict(
         family="qwen3_moe", layout="experts", fp8=False, wrapped=False, mtp="none",
         config=dict(
@@ -139,12 +111,6 @@ def family_of(fixture):
     return fixture.get("family", "qwen3_5_moe")
 
 
-def class_of(fixture, name):
-    """transformers' class of that name for the fixture's family."""
-    _, module, start = FAMILIES[family_of(fixture)]
-    return getattr(module, start + name)
-
-
 def check_environment():
     """The oracle is transformers' plain torch path; anything else bound at import is refused."""
     for name in ("fla", "causal_conv1d", "kernels"):
@@ -153,13 +119,12 @@ def check_environment():
         except ImportError:
             continue
         raise SystemExit(f"package {name} is installed: found, expected an environment without it")
-    for module in (hf, hf_next):
-        for name in ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule",
-                     "causal_conv1d_fn", "causal_conv1d_update"):
-            bound = getattr(module, name)
-            inner = getattr(bound, "__wrapped__", bound)
-            if inner.__module__ != module.__name__:
-                raise SystemExit(f"{name}: bound to {inner.__module__}, expected the torch function")
+    for name in ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule",
+                 "causal_conv1d_fn", "causal_conv1d_update"):
+        bound = getattr(hf, name)
+        inner = getattr(bound, "__wrapped__", bound)
+        if not inner.__module__.startswith("transformers.models.qwen3_5_moe"):
+            raise SystemExit(f"{name}: bound to {inner.__module__}, expected the torch function")
 
 
 def provenance(**facts):
@@ -194,17 +159,15 @@ class MtpHead(torch.nn.Module):
     is token t+1. Rows attend to all earlier rows; row t sits at rotary position t.
     """
 
-    def __init__(self, fixture, config, trunk):
+    def __init__(self, config, trunk):
         super().__init__()
         hidden = config.hidden_size
-        norm = class_of(fixture, "RMSNorm")
         self.fc = torch.nn.Linear(2 * hidden, hidden, bias=False)
-        self.pre_fc_norm_embedding = norm(hidden, config.rms_norm_eps)
-        self.pre_fc_norm_hidden = norm(hidden, config.rms_norm_eps)
-        self.norm = norm(hidden, config.rms_norm_eps)
+        self.pre_fc_norm_embedding = hf.Qwen3_5MoeRMSNorm(hidden, config.rms_norm_eps)
+        self.pre_fc_norm_hidden = hf.Qwen3_5MoeRMSNorm(hidden, config.rms_norm_eps)
+        self.norm = hf.Qwen3_5MoeRMSNorm(hidden, config.rms_norm_eps)
         full = config.layer_types.index("full_attention")
-        self.layers = torch.nn.ModuleList([class_of(fixture, "DecoderLayer")(config, full)])
-        self.position_rows = 3 if family_of(fixture) == "qwen3_5_moe" else None  # M-RoPE's T, H, W
+        self.layers = torch.nn.ModuleList([hf.Qwen3_5MoeDecoderLayer(config, full)])
         self.trunk = [trunk]  # a list hides it from state_dict
 
     def forward(self, hidden, tokens):
@@ -212,9 +175,7 @@ class MtpHead(torch.nn.Module):
         rows = hidden.shape[0]
         embedding = self.pre_fc_norm_embedding(trunk.model.embed_tokens(tokens))
         u = self.fc(torch.cat([embedding, self.pre_fc_norm_hidden(hidden)], dim=-1))[None]
-        positions = torch.arange(rows)[None]
-        if self.position_rows:
-            positions = positions.expand(self.position_rows, 1, -1)
+        positions = torch.arange(rows).view(1, 1, -1).expand(3, 1, -1)
         mask = torch.full((rows, rows), float("-inf")).triu(1)[None, None]
         out = self.layers[0](u, position_embeddings=trunk.model.rotary_emb(u, positions),
                              attention_mask=mask)
@@ -256,8 +217,7 @@ def is_quantised(name):
     """Whether official FP8 repositories hold this matrix in FP8 (name without prefix)."""
     kept = ("mlp.gate.weight", "shared_expert_gate.weight", "in_proj_a.weight", "in_proj_b.weight",
             "conv1d.weight", "embed_tokens.weight", "lm_head.weight", "fc.weight")
-    return name.endswith(("_proj.weight", "_proj", "in_proj_qkv.weight", "in_proj_z.weight",
-                          "in_proj_qkvz.weight")) \
+    return name.endswith(("_proj.weight", "_proj", "in_proj_qkv.weight", "in_proj_z.weight")) \
         and not name.endswith(kept)
 
 
@@ -300,8 +260,7 @@ def unfuse(name, value):
 
 def store(module, prefix, fixture, tensors):
     """Rounds the module's parameters to what the file will hold, and adds that to `tensors`."""
-    fp32_kept = (("linear_attn.A_log", "linear_attn.norm.weight")
-                 if family_of(fixture) == "qwen3_5_moe" else ())
+    fp32_kept = ("linear_attn.A_log", "linear_attn.norm.weight")
     for name, p in module.named_parameters():
         parts = unfuse(name, p.data) if fixture["layout"] == "experts" else [(name, p.data, None)]
         for part_name, value, place in parts:
@@ -330,29 +289,25 @@ def quantisation_json(prefix, layers, kept, modules):
 
 
 def flat_config_json(fixture):
-    """config.json as the public files of the other families spell it: flat, rotary settings beside the rest."""
+    """config.json as the public qwen3_moe files spell it: flat, rotary settings beside the rest."""
     fields = {k: v for k, v in fixture["config"].items() if k != "rope"}
     whole = {
-        "architectures": [FAMILIES[family_of(fixture)][2] + "ForCausalLM"],
-        "model_type": family_of(fixture), "torch_dtype": "bfloat16", "hidden_act": "silu", **fields,
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+        "torch_dtype": "bfloat16", "hidden_act": "silu", **fields,
         **fixture["config"]["rope"], "rope_scaling": None, "rms_norm_eps": 1e-6,
         "max_position_embeddings": 4096, "norm_topk_prob": True, "decoder_sparse_step": 1,
         "mlp_only_layers": [], "intermediate_size": 64, "attention_bias": False,
         "use_sliding_window": False, "tie_word_embeddings": False, "eos_token_id": 0,
     }
-    gates = ["mlp.gate"]
-    if family_of(fixture) == "qwen3_next":
-        whole |= {"linear_conv_kernel_dim": 4, "full_attention_interval": 4}
-        gates.append("mlp.shared_expert_gate")
     if fixture["fp8"]:
         whole["quantization_config"] = quantisation_json(
-            "model", fields["num_hidden_layers"], [], gates)
+            "model", fields["num_hidden_layers"], [], ["mlp.gate"])
     return whole
 
 
 def config_json(fixture):
     """config.json in the published spelling: nested under text_config for the wrapped ones."""
-    if family_of(fixture) != "qwen3_5_moe":
+    if family_of(fixture) == "qwen3_moe":
         return flat_config_json(fixture)
     fields = dict(fixture["config"])
     rope = fields.pop("rope")
@@ -497,13 +452,14 @@ def check_golden(model, golden):
 def build(name, fixture, first_seed):
     """The first seed whose router decisions are all clear -> (tensors, golden, seed, margin)."""
     config = text_config(fixture)
+    _, model_class, router = FAMILIES[family_of(fixture)]
     norm_centre = 1 if family_of(fixture) == "qwen3_moe" else 0
     has_mtp = fixture["mtp"] == "present"
     trunk_prefix = "model.language_model." if fixture["wrapped"] else "model."
     for seed in range(first_seed, first_seed + 200):
         generator = torch.Generator().manual_seed(seed)
-        model = class_of(fixture, "ForCausalLM")(config).float().eval()
-        mtp = MtpHead(fixture, config, model).float().eval() if has_mtp else None
+        model = model_class(config).float().eval()
+        mtp = MtpHead(config, model).float().eval() if has_mtp else None
         tensors = {}
         for module, prefix in ((model, lambda n: n.replace("model.", trunk_prefix, 1)
                                 if n.startswith("model.") else n), (mtp, lambda n: "mtp." + n)):
@@ -511,7 +467,7 @@ def build(name, fixture, first_seed):
                 randomise(module, generator, norm_centre)
                 store(module, prefix, fixture, tensors)
         tokens = torch.randint(0, config.vocab_size, (PROMPT_TOKENS,), generator=generator)
-        margin, golden = router_margin(model, mtp, class_of(fixture, "TopKRouter"),
+        margin, golden = router_margin(model, mtp, router,
                                        lambda: compute_golden(model, mtp, tokens))
         if margin >= ROUTER_MARGIN:
             break

@@ -95,15 +95,6 @@ class TensorBinder {
   // [count, rows, cols] without ".weight" (BF16/F16/F32).
   MatrixView fused_slice(const std::string& name, int64_t index, int64_t count, int64_t row_begin,
                          int64_t row_count, int64_t rows, int64_t cols);
-  // Those rows of `whole`, a view got from here under `name`, range after range, in memory of its
-  // own. In FP8 ranges must be whole blocks of 128 rows, or it is a disagreement: a block has one
-  // scale. An empty view stays empty.
-  struct RowRange {
-    int64_t begin;
-    int64_t count;
-  };
-  MatrixView gathered(const std::string& name, const MatrixView& whole,
-                      std::span<const RowRange> ranges);
   // A vector or small tensor of finite F32/BF16/F16 values, widened to FP32; `shape` as stored, for
   // example [8192, 1, 4].
   std::span<const float> widened(const std::string& name, std::vector<int64_t> shape);

@@ -129,43 +129,6 @@ MatrixView TensorBinder::matrix_unquantised(const std::string& name, int64_t row
   return MatrixView{tensor->bytes.data(), nullptr, rows, cols, tensor->dtype};
 }
 
-MatrixView TensorBinder::gathered(const std::string& name, const MatrixView& whole,
-                                  std::span<const RowRange> ranges) {
-  if (whole.empty()) return MatrixView();
-  MatrixView view = whole;
-  view.rows = 0;
-  for (const RowRange& range : ranges) {
-    CHECK(range.begin >= 0 && range.begin + range.count <= whole.rows, range.begin, range.count);
-    if (whole.scales != nullptr && (range.begin | range.count) % kScaleBlock != 0) {
-      complaints_.add(fmt::format("{}: found FP8 with parts of {} rows, expected multiples of {}",
-                                  name, range.count, kScaleBlock));
-      return MatrixView();
-    }
-    view.rows += range.count;
-  }
-  const auto own = [this](int64_t bytes) {
-    constexpr int64_t kFloat = sizeof(float);
-    const auto floats = static_cast<size_t>((bytes + kFloat - 1) / kFloat);
-    storage_.push_back(std::make_unique_for_overwrite<float[]>(floats));
-    return storage_.back().get();
-  };
-  const int64_t row_bytes = whole.cols * dtype_bytes(whole.dtype);
-  auto* data = reinterpret_cast<std::byte*>(own(view.rows * row_bytes));
-  float* scales = whole.scales == nullptr
-                      ? nullptr
-                      : own(view.rows / kScaleBlock * whole.scale_cols() * int64_t{sizeof(float)});
-  view.data = data;
-  view.scales = scales;
-  for (const RowRange& range : ranges) {
-    const auto* from = static_cast<const std::byte*>(whole.data) + range.begin * row_bytes;
-    data = std::copy_n(from, range.count * row_bytes, data);
-    if (scales == nullptr) continue;
-    scales = std::copy_n(whole.scales + range.begin / kScaleBlock * whole.scale_cols(),
-                         range.count / kScaleBlock * whole.scale_cols(), scales);
-  }
-  return view;
-}
-
 MatrixView TensorBinder::fused_slice(const std::string& name, int64_t index, int64_t count,
                                      int64_t row_begin, int64_t row_count, int64_t rows,
                                      int64_t cols) {

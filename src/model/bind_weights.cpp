@@ -26,51 +26,13 @@ AttentionWeights bind_attention(TensorBinder& binder, const ModelConfig& c,
   return w;
 }
 
-// qwen3_next interleaves its in-projections by key head. With r = nv / nk, a group of in_proj_qkvz
-// holds q dk | k dk | v r dv | z r dv rows and one of in_proj_ba b r | a r; they are put apart
-// once, here, so that value head h = group * r + j is the order of every family.
-void bind_grouped_projections(TensorBinder& binder, const ModelConfig& c, const std::string& prefix,
-                              DeltaWeights& w) {
-  const int64_t r = c.gdn_value_heads / c.gdn_key_heads;
-  const int64_t keys = c.gdn_key_dim;
-  const int64_t values = r * c.gdn_value_dim;
-  // Rows [begin, begin + count) of each group.
-  using Ranges = std::vector<TensorBinder::RowRange>;
-  const auto add = [&](Ranges& ranges, int64_t group_rows, int64_t begin, int64_t count) {
-    for (int64_t g = 0; g < c.gdn_key_heads; ++g) ranges.push_back({g * group_rows + begin, count});
-  };
-  const int64_t qkvz_rows = 2 * keys + 2 * values;
-  Ranges qkv;
-  add(qkv, qkvz_rows, 0, keys);
-  add(qkv, qkvz_rows, keys, keys);
-  add(qkv, qkvz_rows, 2 * keys, values);
-  Ranges z;
-  add(z, qkvz_rows, 2 * keys + values, values);
-  Ranges b;
-  add(b, 2 * r, 0, r);
-  Ranges a;
-  add(a, 2 * r, r, r);
-  const std::string qkvz_name = prefix + "in_proj_qkvz.weight";
-  const std::string ba_name = prefix + "in_proj_ba.weight";
-  const MatrixView qkvz = binder.matrix(qkvz_name, c.gdn_key_heads * qkvz_rows, c.hidden);
-  const MatrixView ba = binder.matrix_unquantised(ba_name, 2 * c.gdn_value_heads, c.hidden);
-  w.qkv = binder.gathered(qkvz_name, qkvz, qkv);
-  w.z = binder.gathered(qkvz_name, qkvz, z);
-  w.b = binder.gathered(ba_name, ba, b);
-  w.a = binder.gathered(ba_name, ba, a);
-}
-
 DeltaWeights bind_delta(TensorBinder& binder, const ModelConfig& c, const std::string& prefix) {
   const int64_t channels = c.gdn_conv_channels();
   DeltaWeights w;
-  if (c.family == Family::kQwen3Next) {
-    bind_grouped_projections(binder, c, prefix, w);
-  } else {
-    w.qkv = binder.matrix(prefix + "in_proj_qkv.weight", channels, c.hidden);
-    w.z = binder.matrix(prefix + "in_proj_z.weight", c.gdn_value_total(), c.hidden);
-    w.b = binder.matrix_unquantised(prefix + "in_proj_b.weight", c.gdn_value_heads, c.hidden);
-    w.a = binder.matrix_unquantised(prefix + "in_proj_a.weight", c.gdn_value_heads, c.hidden);
-  }
+  w.qkv = binder.matrix(prefix + "in_proj_qkv.weight", channels, c.hidden);
+  w.z = binder.matrix(prefix + "in_proj_z.weight", c.gdn_value_total(), c.hidden);
+  w.b = binder.matrix_unquantised(prefix + "in_proj_b.weight", c.gdn_value_heads, c.hidden);
+  w.a = binder.matrix_unquantised(prefix + "in_proj_a.weight", c.gdn_value_heads, c.hidden);
   w.out = binder.matrix(prefix + "out_proj.weight", c.hidden, c.gdn_value_total());
   w.conv = binder.widened(prefix + "conv1d.weight", {channels, 1, c.gdn_conv_taps});
   w.a_log = binder.widened(prefix + "A_log", {c.gdn_value_heads});

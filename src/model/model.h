@@ -36,7 +36,7 @@ constexpr int64_t kv_row_bytes(KvFormat format, int64_t head_dim) {
 
 // Binds and validates every tensor the config promises; all disagreements in one kInvalidFile.
 // Reads the bytes once (so that they are in memory and errors surface now), reporting progress as
-// (bytes done, bytes in all); a false return cancels (kCancelled).
+// (bytes done, bytes in all); a false return cancels (kCancelled). kUnsupported: another family.
 // A model of up to copy_bytes_max bytes is copied from its files to huge pages, which makes a
 // decode step about a tenth faster (fewer page walks, prefetch across 4 KiB) and frees it from the
 // fate of the files; a larger one stays mapped and shares its pages with other processes.

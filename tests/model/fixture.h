@@ -27,12 +27,10 @@ namespace moray {
 // (chunked against recurrent, prefix against whole) stays within 1.4e-5 on these fixtures.
 inline constexpr double kFloat32Tolerance = 1e-4;
 
-// Of qwen3_5_moe and qwen3_next, then of qwen3_moe; tests/data/README.md says what each holds.
-inline constexpr const char* kHybridFixtures[] = {"tiny-fused", "tiny-experts", "tiny-fp8",
-                                                  "tiny-next", "tiny-next-fp8"};
+// Of qwen3_5_moe, then of qwen3_moe: a BF16 or FP8 folder each, as tests/data/README.md says.
+inline constexpr const char* kHybridFixtures[] = {"tiny-fused", "tiny-experts", "tiny-fp8"};
 inline constexpr const char* kClassicFixtures[] = {"tiny-coder", "tiny-coder-fp8"};
-inline constexpr const char* kFixtures[] = {"tiny-fused",    "tiny-experts",  "tiny-fp8",
-                                            "tiny-next",     "tiny-next-fp8", "tiny-coder",
+inline constexpr const char* kFixtures[] = {"tiny-fused", "tiny-experts", "tiny-fp8", "tiny-coder",
                                             "tiny-coder-fp8"};
 
 struct Matrix {

@@ -96,8 +96,7 @@ TEST_P(Mtp, OverwrittenSlotsLeaveNoTrace) {
   EXPECT_EQ(0, std::memcmp(again.values.data(), once.row(100), again.values.size() * 4));
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, Mtp, ::testing::Values("tiny-fused", "tiny-fp8", "tiny-next"),
-                         fixture_label);
+INSTANTIATE_TEST_SUITE_P(Tiny, Mtp, ::testing::Values("tiny-fused", "tiny-fp8"), fixture_label);
 
 TEST(MtpAbsent, PromisedButMissingIsANoteAndNoError) {
   const Fixture fixture = load_fixture("tiny-experts");

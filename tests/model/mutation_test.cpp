@@ -289,44 +289,6 @@ const std::map<std::string, Fault>& classic_faults() {
   return faults;
 }
 
-// The rows of qwen3_next's in-projections as the file has them, taken for q | k | v | z and b | a.
-void leave_groups_interleaved(Mutant& m) {
-  const ModelConfig& c = m.weights.config;
-  const int64_t groups = c.gdn_key_heads;
-  const int64_t r = c.gdn_value_heads / groups;
-  // Where each file row went: part, and row in it.
-  const auto regroup = [&](std::vector<MatrixView*> parts, const std::vector<int>& part_of,
-                           const std::vector<int64_t>& rows) {
-    std::vector<std::span<const float>> old;
-    for (MatrixView* part : parts) {
-      MatrixView copy = *part;
-      old.push_back(m.widen(copy));
-    }
-    const int64_t cols = parts[0]->cols;
-    std::vector<float> file;
-    for (int64_t g = 0; g < groups; ++g) {
-      std::vector<int64_t> before(parts.size(), 0);
-      for (size_t i = 0; i < rows.size(); ++i) {
-        const auto part = static_cast<size_t>(part_of[i]);
-        const float* from = old[part].data() + (before[part] + g * rows[i]) * cols;
-        file.insert(file.end(), from, from + rows[i] * cols);
-        before[part] += groups * rows[i];
-      }
-    }
-    const float* next = file.data();
-    for (MatrixView* part : parts) {
-      const std::span<float> values = m.widen(*part);
-      std::copy_n(next, values.size(), values.begin());
-      next += values.size();
-    }
-  };
-  m.each_delta([&](DeltaWeights& d) {
-    const int64_t values = r * c.gdn_value_dim;
-    regroup({&d.qkv, &d.z}, {0, 0, 0, 1}, {c.gdn_key_dim, c.gdn_key_dim, values, values});
-    regroup({&d.b, &d.a}, {0, 1}, {r, r});
-  });
-}
-
 const std::map<std::string, Fault>& scale_faults() {
   static const std::map<std::string, Fault> faults = {
       {"scales_transposed",
@@ -424,18 +386,12 @@ TEST(Mutation, EveryTrunkFaultShowsInEveryFixture) {
   for (const char* name : kClassicFixtures) expect_all_show(classic_faults(), name);
 }
 
-TEST(Mutation, GroupsLeftInterleavedShow) {
-  for (const char* name : {"tiny-next", "tiny-next-fp8"}) {
-    expect_all_show({{"groups_left_interleaved", leave_groups_interleaved}}, name);
-  }
-}
-
 TEST(Mutation, EveryScaleFaultShows) {
   for (const char* name : {"tiny-fp8", "tiny-coder-fp8"}) expect_all_show(scale_faults(), name);
 }
 
 TEST(Mutation, EveryMtpFaultShows) {
-  for (const char* name : {"tiny-fused", "tiny-fp8", "tiny-next"}) {
+  for (const char* name : {"tiny-fused", "tiny-fp8"}) {
     const Fixture fixture = load_fixture(name);
     EXPECT_LE(mtp_distance(*fixture.weights, fixture, false), kFloat32Tolerance) << name;
     EXPECT_GE(mtp_distance(*fixture.weights, fixture, true), kWide) << "hidden before the norm";
