@@ -103,6 +103,8 @@ struct RoutingTrace {
 // as uint16; all weights as float32. Written beside `path` and renamed when whole, so that a full
 // disk or a crash leaves what was there. Errors: kNotFound, kExhausted, kIo.
 Status write_routing_trace(const RoutingTrace& trace, const std::string& path);
+// Whether a trace could be written there now, for those who gather one first. Same errors.
+Status check_routing_path(const std::string& path);
 // kInvalidFile for anything else than such a file: sizes, ids, repeated experts, weights.
 Result<RoutingTrace> read_routing_trace(const std::string& path);
 

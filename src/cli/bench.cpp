@@ -167,10 +167,11 @@ Result<double> read_slice(StepReader& reader, double length) {
 Result<double> run_decode(Session& session, const std::vector<TokenId>& tokens,
                           const BenchTest& test, bool picks_itself, StepReader* reader,
                           Measurement& result) {
+  const bool is_greedy = picks_itself && test.batch == 1;
   double total = 0;
   for (size_t at = 0; at < tokens.size();) {
     const size_t first = at;
-    ASSIGN_OR_RETURN(const double seconds, picks_itself&& test.batch == 1
+    ASSIGN_OR_RETURN(const double seconds, is_greedy
                                                ? decode_greedily(session, tokens, at)
                                                : decode_slice(session, tokens, test.batch, at));
     total += seconds;

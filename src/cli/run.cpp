@@ -76,6 +76,7 @@ Status run_command(const Options& options, Output& output) {
   ASSIGN_OR_RETURN(const std::string text, read_prompt(options.prompt));
   RETURN_IF_ERROR(check_flags(options.sampling));
   if (options.routing_file.empty()) return answer(options, text, {}, output);
+  RETURN_IF_ERROR(check_routing_path(options.routing_file));
   ASSIGN_OR_RETURN(const std::string folder, find_model(options));
   ASSIGN_OR_RETURN(const ModelInfo model, model_info(folder));
   RoutingRecorder recorder(model);

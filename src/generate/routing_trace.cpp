@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 
 #include "moray/tools.h"
@@ -39,6 +40,10 @@ Status failure(const std::string& path, int error) {
                               : StatusCode::kIo;
   return Status(code, fmt::format("{}: found '{}', expected to write the routing trace", path,
                                   std::strerror(error)));
+}
+
+std::string partial_path(const std::string& path) {
+  return fmt::format("{}.{}.partial", path, getpid());
 }
 
 // 0 or an error number.
@@ -117,9 +122,20 @@ Status check_choices(const RoutingTrace& trace, const std::string& path) {
 
 }  // namespace
 
+Status check_routing_path(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return failure(path, EISDIR);
+  const std::string partial = partial_path(path);
+  const int descriptor = open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (descriptor < 0) return failure(path, errno);
+  close(descriptor);
+  unlink(partial.c_str());
+  return Status();
+}
+
 Status write_routing_trace(const RoutingTrace& trace, const std::string& path) {
   CHECK(trace.ids.size() == trace.weights.size(), trace.ids.size(), trace.weights.size());
-  const std::string partial = fmt::format("{}.{}.partial", path, getpid());
+  const std::string partial = partial_path(path);
   const int descriptor = open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor < 0) return failure(path, errno);
   int error = write_file(descriptor, trace);

@@ -357,6 +357,14 @@ TEST(Run, RecordsTheRoutingOfEveryTokenItRead) {
   EXPECT_EQ(file_content(folder / "again"), file_content(folder / "trace"));
   expect_refusal(moray({"run", kTinyModel, "-p", "x", "--device", "cuda", "--record-routing", "t"}),
                  2, {"device: found cuda with a record of routing, expected cpu or auto"});
+  // A place that cannot be written is found before the answer, not after it.
+  const std::string nowhere = folder / "no/such/folder/trace";
+  const ProcessResult refused = moray(with(command, {"--record-routing", nowhere}));
+  expect_refusal(refused, 4, {nowhere + ": found 'No such file or directory'"});
+  EXPECT_EQ(refused.out, "");
+  const std::string directory = folder.path();
+  expect_refusal(moray(with(command, {"--record-routing", directory})), 7,
+                 {directory + ": found 'Is a directory'"});
 }
 
 }  // namespace
