@@ -5,6 +5,7 @@
 // GPU driver besides.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -101,7 +102,8 @@ struct RoutingTrace {
 };
 // A file: "MORAYRT1", then little-endian: uint32 layers, experts, top_k, 0; uint64 tokens; all ids
 // as uint16; all weights as float32. Written beside `path` and renamed when whole, so that a full
-// disk or a crash leaves what was there. Errors: kNotFound, kExhausted, kIo.
+// disk or a crash leaves what was there; a link is followed, permissions stay. Errors: kNotFound,
+// kExhausted, kIo; a device, a pipe or a folder is refused.
 Status write_routing_trace(const RoutingTrace& trace, const std::string& path);
 // Whether a trace could be written there now, for those who gather one first. Same errors.
 Status check_routing_path(const std::string& path);
@@ -113,6 +115,7 @@ Result<RoutingTrace> read_routing_trace(const std::string& path);
 // The same arguments give the same trace everywhere.
 struct RoutingShape {
   int64_t tokens = 0, layers = 0, experts = 0, top_k = 0;
+  const std::atomic<bool>* cancel = nullptr;  // set: the trace ends with the token at hand
 };
 RoutingTrace make_routing_trace(const RoutingShape& shape, uint64_t seed);
 
@@ -145,6 +148,7 @@ struct SlotSimulation {
   double slow_share = 0, short_share = 0, fail_share = 0;
   int64_t request_tokens = 256;  // the trace is that of requests so long, one after the other
   uint64_t seed = 0;
+  const std::atomic<bool>* cancel = nullptr;  // set: kCancelled
 };
 inline constexpr int kReadAttempts = 3;
 struct SimulatedRun {
@@ -159,7 +163,7 @@ struct SimulatedRun {
     return hits + misses == 0 ? 0 : static_cast<double>(hits) / static_cast<double>(hits + misses);
   }
 };
-// kInvalidArgument: slots, rates or chances out of range.
+// kInvalidArgument: no tokens; slots, rates or chances out of range.
 Result<SimulatedRun> simulate_slots(const RoutingTrace& trace, const SlotSimulation& simulation);
 
 inline constexpr int64_t kPlanContextDefault = 32768;

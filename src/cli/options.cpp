@@ -93,7 +93,7 @@ void add_engine(CLI::App* app, CommonOptions* common) {
             });
   const auto add_format = [app](const std::string& name, const std::string& help,
                                 const std::string& lossless, bool* is_fp8) {
-    add_value(app, name, help, "FORMAT", [=](const std::string& text) {
+    return add_value(app, name, help, "FORMAT", [=](const std::string& text) {
       if (text != "fp8" && text != lossless) {
         throw CLI::ValidationError(name,
                                    fmt::format("found '{}', expected {} or fp8", text, lossless));
@@ -101,14 +101,18 @@ void add_engine(CLI::App* app, CommonOptions* common) {
       *is_fp8 = text == "fp8";
     });
   };
-  add_format("--lm-head", "published (default), or fp8: faster decoding, not lossless", "published",
-             &common->has_fp8_head);
-  add_format("--kv-type",
-             "bf16 (default), or fp8: a long context takes and reads less, not lossless (GPU)",
-             "bf16", &common->has_fp8_kv);
-  app->add_flag(
-      "--fast", common->is_fast,
-      "--lm-head fp8 and, on a GPU, --kv-type fp8; `moray eval --fast` measures the cost");
+  CLI::Option* const head =
+      add_format("--lm-head", "published (default), or fp8: faster decoding, not lossless",
+                 "published", &common->has_fp8_head);
+  CLI::Option* const kv =
+      add_format("--kv-type",
+                 "bf16 (default), or fp8: a long context takes and reads less, not lossless (GPU)",
+                 "bf16", &common->has_fp8_kv);
+  app->add_flag("--fast", common->is_fast,
+                "--lm-head fp8 and, on a GPU, --kv-type fp8, instead of these two; `moray eval "
+                "--fast` measures the cost")
+      ->excludes(head)
+      ->excludes(kv);
   app->add_flag("--float32", common->is_float32, "FP32 activations: for comparisons, slower");
 }
 
@@ -389,7 +393,8 @@ void add_simulate(CLI::App* root, Options* options) {
       *target = parse_whole_number(name, text, 1, kLengthMax);
     });
   };
-  count("--tokens", "Tokens of a made trace; default 1024", &options->made_tokens);
+  CLI::Option* const tokens =
+      count("--tokens", "Tokens of a made trace; default 1024", &options->made_tokens);
   count("--slots", "Experts of each layer that VRAM holds", &simulation->slots)->required();
   add_value(app, "--policy", "Who goes: lru (default), lfu, fifo, or belady, the bound", "NAME",
             [simulation](const std::string& text) { simulation->policy = parse_policy(text); });
@@ -410,7 +415,12 @@ void add_simulate(CLI::App* root, Options* options) {
   add_value(
       app, "--seed", "Of the reads' luck; default 0", "N",
       [simulation](const std::string& text) { simulation->seed = parse_seed("--seed", text); });
-  app->callback([options] { options->command = Command::kSimulate; });
+  app->callback([options, tokens] {
+    if (tokens->count() > 0 && !options->trace.empty()) {
+      throw CLI::ValidationError("--tokens", "found it with a trace file, expected --trace made");
+    }
+    options->command = Command::kSimulate;
+  });
 }
 
 void add_catalogue(CLI::App* root, Options* options) {

@@ -3,6 +3,7 @@
 
 #include "moray/tools.h"
 #include "src/cli/command.h"
+#include "src/cli/interrupt.h"
 #include "src/cli/model_choice.h"
 
 namespace moray {
@@ -10,11 +11,14 @@ namespace {
 
 Result<RoutingTrace> find_trace(const Options& options, const MemoryPlan& plan, int64_t top_k) {
   if (options.trace.empty()) {
-    return make_routing_trace({.tokens = options.made_tokens,
-                               .layers = plan.layers,
-                               .experts = plan.experts,
-                               .top_k = top_k},
-                              options.made_seed);
+    RoutingTrace made = make_routing_trace({.tokens = options.made_tokens,
+                                            .layers = plan.layers,
+                                            .experts = plan.experts,
+                                            .top_k = top_k,
+                                            .cancel = &interrupt_flag()},
+                                           options.made_seed);
+    if (is_interrupted()) return Status(StatusCode::kCancelled, "interrupted");
+    return made;
   }
   ASSIGN_OR_RETURN(RoutingTrace trace, read_routing_trace(options.trace));
   if (trace.layers == plan.layers && trace.experts == plan.experts && trace.top_k == top_k) {
@@ -52,6 +56,7 @@ Status simulate_command(const Options& options, Output& output) {
   const int64_t top_k = plan.routed_bytes / (plan.expert_bytes * plan.layers);
   ASSIGN_OR_RETURN(const RoutingTrace trace, find_trace(options, plan, top_k));
   SlotSimulation simulation = options.simulation;
+  simulation.cancel = &interrupt_flag();
   simulation.expert_bytes = plan.expert_bytes;
   simulation.other_bytes = plan.decode_bytes - plan.routed_bytes;
   ASSIGN_OR_RETURN(const SimulatedRun run, simulate_slots(trace, simulation));

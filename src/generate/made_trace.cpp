@@ -82,12 +82,15 @@ RoutingTrace make_routing_trace(const RoutingShape& shape, uint64_t seed) {
   Draws draws(seed);
   size_t at = 0;
   for (int64_t token = 0; token < shape.tokens; ++token) {
+    if (shape.cancel != nullptr && *shape.cancel) break;
     for (std::vector<int64_t>& layer : last) {
       choose(token, layer, draws, {trace.ids.data() + at, row});
       spread(draws, {trace.weights.data() + at, row});
       at += row;
     }
   }
+  trace.ids.resize(at);
+  trace.weights.resize(at);
   return trace;
 }
 

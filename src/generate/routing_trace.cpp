@@ -1,6 +1,7 @@
 // Traces of routing on disk, and how soon experts come back in them; see moray/tools.h.
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,8 +43,37 @@ Status failure(const std::string& path, int error) {
                                   std::strerror(error)));
 }
 
-std::string partial_path(const std::string& path) {
-  return fmt::format("{}.{}.partial", path, getpid());
+// Where a trace goes: beside the file that `path` names, through a link if it is one.
+struct Place {
+  std::string target, partial;
+  mode_t mode;  // of the file that is there, or what the process gives
+};
+
+Result<Place> place_of(const std::string& path) {
+  struct stat there = {};
+  std::string target = path;
+  mode_t mode = 0666;
+  if (stat(path.c_str(), &there) == 0) {
+    if (S_ISDIR(there.st_mode)) return failure(path, EISDIR);
+    if (!S_ISREG(there.st_mode)) {
+      return Status(StatusCode::kIo,
+                    path + ": found a device or a pipe, expected a regular file or none");
+    }
+    mode = there.st_mode & 07777;
+    std::error_code error;
+    target = std::filesystem::canonical(path, error).string();
+    if (error) return failure(path, error.value());
+  } else if (errno != ENOENT || lstat(path.c_str(), &there) == 0) {
+    return failure(path, errno);  // also a link to nothing
+  }
+  return Place{target, fmt::format("{}.{}.partial", target, getpid()), mode};
+}
+
+// A new file, never one that somebody laid there; -1 and errno if it cannot be made.
+int open_partial(const Place& place) {
+  unlink(place.partial.c_str());
+  return open(place.partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+              place.mode);
 }
 
 // 0 or an error number.
@@ -79,14 +109,14 @@ std::string complaint(const Header& h, size_t bytes) {
     return "found other first bytes, expected MORAYRT1";
   }
   const bool is_sane = h.layers >= 1 && h.layers <= kLayersMax && h.experts >= 1 &&
-                       h.experts <= kExpertsMax && h.top_k >= 1 && h.top_k <= h.experts &&
-                       h.zero == 0;
+                       h.experts <= kExpertsMax && h.top_k >= 1 && h.top_k <= h.experts;
   if (!is_sane) {
     return fmt::format(
         "found {} layers, {} experts and top-{}, expected 1 to {}, 1 to {}, 1 to "
         "the experts",
         h.layers, h.experts, h.top_k, kLayersMax, kExpertsMax);
   }
+  if (h.zero != 0) return fmt::format("found {} in the fourth number, expected 0", h.zero);
   const uint64_t token_bytes = uint64_t{6} * h.layers * h.top_k;
   const uint64_t rest = bytes - sizeof(Header);
   if (rest % token_bytes != 0 || rest / token_bytes != h.tokens) {
@@ -113,6 +143,10 @@ Status check_choices(const RoutingTrace& trace, const std::string& path) {
       return found(fmt::format("found expert {} twice, expected once", trace.ids[i]));
     }
     chosen_in[trace.ids[i]] = row;
+    if (static_cast<int64_t>(i) % trace.top_k > 0 && trace.weights[i] > trace.weights[i - 1]) {
+      return found(fmt::format("found a weight of {} behind {}, expected larger ones first",
+                               trace.weights[i], trace.weights[i - 1]));
+    }
     if (!std::isfinite(trace.weights[i])) {
       return found(fmt::format("found a weight of {}, expected a finite one", trace.weights[i]));
     }
@@ -123,26 +157,24 @@ Status check_choices(const RoutingTrace& trace, const std::string& path) {
 }  // namespace
 
 Status check_routing_path(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) return failure(path, EISDIR);
-  const std::string partial = partial_path(path);
-  const int descriptor = open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  ASSIGN_OR_RETURN(const Place place, place_of(path));
+  const int descriptor = open_partial(place);
   if (descriptor < 0) return failure(path, errno);
   close(descriptor);
-  unlink(partial.c_str());
+  unlink(place.partial.c_str());
   return Status();
 }
 
 Status write_routing_trace(const RoutingTrace& trace, const std::string& path) {
   CHECK(trace.ids.size() == trace.weights.size(), trace.ids.size(), trace.weights.size());
-  const std::string partial = partial_path(path);
-  const int descriptor = open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  ASSIGN_OR_RETURN(const Place place, place_of(path));
+  const int descriptor = open_partial(place);
   if (descriptor < 0) return failure(path, errno);
   int error = write_file(descriptor, trace);
   if (close(descriptor) != 0 && error == 0) error = errno;
-  if (error == 0 && std::rename(partial.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0 && std::rename(place.partial.c_str(), place.target.c_str()) != 0) error = errno;
   if (error == 0) return Status();
-  unlink(partial.c_str());
+  unlink(place.partial.c_str());
   return failure(path, error);
 }
 

@@ -53,11 +53,13 @@ class Simulator {
     if (s_.policy == SlotPolicy::kBelady) find_next_uses();
   }
 
-  SimulatedRun run() {
+  Result<SimulatedRun> run() {
     for (int64_t begin = 0; begin < trace_.tokens(); begin += s_.request_tokens) {
       const int64_t end = std::min(begin + s_.request_tokens, trace_.tokens());
       ++run_.requests;
       for (int64_t token = begin; token < end; ++token) {
+        if (s_.cancel != nullptr && *s_.cancel)
+          return Status(StatusCode::kCancelled, "interrupted");
         if (decode(token)) continue;
         ++run_.failed_requests;
         break;
@@ -208,6 +210,7 @@ Status refuse(const char* what, const std::string& found, const std::string& exp
 }
 
 Status check(const RoutingTrace& trace, const SlotSimulation& s) {
+  if (trace.tokens() == 0) return refuse("trace", "no tokens", "one or more");
   if (s.slots < trace.top_k || s.slots > trace.experts) {
     return refuse(
         "slots", fmt::format("{}", s.slots),

@@ -1,6 +1,8 @@
 // What the commands do when all is well, seen from outside: streams, equality, formats.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
@@ -365,6 +367,21 @@ TEST(Run, RecordsTheRoutingOfEveryTokenItRead) {
   const std::string directory = folder.path();
   expect_refusal(moray(with(command, {"--record-routing", directory})), 7,
                  {directory + ": found 'Is a directory'"});
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  expect_refusal(moray(with(command, {"--record-routing", pipe})), 7,
+                 {pipe + ": found a device or a pipe"});
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  // A link is followed and the file behind it keeps its permissions.
+  const std::string file = folder.write("kept", "old");
+  std::filesystem::permissions(
+      file, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  std::filesystem::create_symlink(file, folder / "link");
+  EXPECT_EQ(moray(with(command, {"--record-routing", folder / "link"})).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_EQ(file_content(file), file_content(folder / "trace"));
+  EXPECT_EQ(std::filesystem::status(file).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
 }
 
 }  // namespace

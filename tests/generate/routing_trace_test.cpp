@@ -66,11 +66,13 @@ TEST(RoutingTrace, DamagedFilesAreRefusedByName) {
       {with(8, 0), "found 0 layers"},
       {with(12, 0), "0 experts"},
       {with(16, 5), "top-5"},
-      {with(20, 1), "found 1 layers"},
+      {with(20, 1), "found 1 in the fourth number, expected 0"},
       {with(24, 3), "each of 3 tokens"},
       {with(31, '\xff'), "found"},
       {with(32, 9), "token 0, layer 0: found expert 9"},
       {with(32, good[34]), "twice"},
+      {good.substr(0, 40) + good.substr(44, 4) + good.substr(40, 4) + good.substr(48),
+       "expected larger ones first"},
       {with(good.size() - 1, '\xff').replace(good.size() - 2, 1, "\x80"), "found a weight of"},
   };
   for (const auto& [bytes, part] : damages) {

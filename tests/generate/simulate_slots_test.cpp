@@ -141,7 +141,16 @@ TEST(SimulateSlots, RefusesWhatMeansNothing) {
   EXPECT_TRUE(message({.slots = 8, .slow_share = 1.5}).starts_with("share: found 1.5"));
   EXPECT_TRUE(message({.slots = 8, .short_share = 0.6, .fail_share = 0.6}).starts_with("shares"));
   EXPECT_TRUE(message({.slots = 8, .request_tokens = 0}).starts_with("request: found 0 tokens"));
-  EXPECT_EQ(run_of(trace_of({}, 4), {.slots = 2}).tokens, 0);
+  const auto empty = simulate_slots(trace_of({}, 4), {.slots = 2});
+  EXPECT_EQ(empty.status().message(), "trace: found no tokens, expected one or more");
+}
+
+TEST(SimulateSlots, StopsWhenAskedTo) {
+  const std::atomic<bool> cancel = true;
+  const auto run = simulate_slots(made(50), {.slots = 8, .cancel = &cancel});
+  EXPECT_EQ(run.status().code(), StatusCode::kCancelled);
+  const RoutingShape shape{.tokens = 50, .layers = 4, .experts = 64, .top_k = 4, .cancel = &cancel};
+  EXPECT_EQ(make_routing_trace(shape, 3).tokens(), 0);
 }
 
 }  // namespace
